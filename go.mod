@@ -1,0 +1,3 @@
+module github.com/scafo/scafo
+
+go 1.26

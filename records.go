@@ -1,0 +1,488 @@
+package scafo
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// FormatVersion is the `v` of every document that this release writes. A
+// document with a greater one is left alone and reported.
+const FormatVersion = 1
+
+// Header is what every document of the registry begins with.
+type Header struct {
+	V int `json:"v"`
+	// Write is random and new at every write: it tells a lost response from
+	// somebody else's success, and keeps an ETag from ever repeating.
+	Write string `json:"write,omitempty"`
+}
+
+// GetHeader lets generic code reach the header of any document.
+func (h *Header) GetHeader() *Header { return h }
+
+// Role is the tier of an operator's key.
+type Role string
+
+// The two tiers.
+const (
+	RoleAdmin    Role = "admin"
+	RoleOperator Role = "operator"
+)
+
+// PublicKey is an Ed25519 public key as a JWK (RFC 8037).
+type PublicKey struct {
+	Kty string `json:"kty"` // "OKP"
+	Crv string `json:"crv"` // "Ed25519"
+	X   string `json:"x"`   // base64url without padding, 32 bytes
+}
+
+// Operator is the record of a trusted operator key: TrustedOperator.
+type Operator struct {
+	Header
+	ID           string    `json:"id"`
+	PublicKey    PublicKey `json:"publicKey"`
+	Role         Role      `json:"role"`
+	Applications Scope     `json:"applications"`
+	Supersedes   string    `json:"supersedes,omitempty"`
+	CreatedAt    time.Time `json:"createdAt"`
+	CreatedBy    string    `json:"createdBy,omitempty"`
+}
+
+// OperatorIndex lists every operator's id and role. A removal changes it first,
+// so that two removals at once cannot take the last key or the last admin.
+type OperatorIndex struct {
+	Header
+	Operators map[string]Role `json:"operators"`
+}
+
+// IDClaim claims an id in the keyspace that operators and nodes share. It stays
+// for good.
+type IDClaim struct {
+	Header
+	ID        string    `json:"id"`
+	Kind      string    `json:"kind"` // "operator" or "node"
+	PublicKey PublicKey `json:"publicKey"`
+}
+
+// Fleet says which fleet this bucket holds. Created once, by `scafo init`.
+type Fleet struct {
+	Header
+	ID        string    `json:"id"`
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+// Node is the registry's record of a machine: NodeRecord.
+type Node struct {
+	Header
+	ID           string            `json:"id"`
+	PublicKey    PublicKey         `json:"publicKey"`
+	Address      string            `json:"address"` // base URL of its API for other nodes
+	Labels       map[string]string `json:"labels,omitempty"`
+	Version      string            `json:"version"`
+	RegisteredAt time.Time         `json:"registeredAt"`
+	Drain        *Stamp            `json:"drain,omitempty"`
+	Removed      *Stamp            `json:"removed,omitempty"`
+}
+
+// Stamp says when something was decided, and by which operator or node.
+type Stamp struct {
+	At time.Time `json:"at"`
+	By string    `json:"by"`
+}
+
+// Heartbeat is what a node says of itself.
+type Heartbeat struct {
+	Header
+	Node         string          `json:"node"`
+	At           time.Time       `json:"at"`
+	BootID       string          `json:"bootId"`
+	CelldVersion string          `json:"celldVersion,omitempty"`
+	Processes    []ProcessStatus `json:"processes"`
+	Draining     bool            `json:"draining,omitempty"`
+}
+
+// ProcessState is where a runtime process is in its life.
+type ProcessState string
+
+// The states of a process.
+const (
+	ProcessStarting ProcessState = "starting"
+	ProcessReady    ProcessState = "ready"
+	ProcessDraining ProcessState = "draining"
+	ProcessBackoff  ProcessState = "backoff" // crash-looping: waits for its next start
+	ProcessStopped  ProcessState = "stopped"
+)
+
+// ProcessStatus is one runtime process as its supervisor sees it.
+type ProcessStatus struct {
+	Application string       `json:"application"`
+	UID         string       `json:"uid"`
+	State       ProcessState `json:"state"`
+	PID         int          `json:"pid,omitempty"`
+	URL         string       `json:"url,omitempty"` // where the ingress reaches it
+	Deployment  string       `json:"deployment,omitempty"`
+	// CelldVersion is what the runtime printed for --version.
+	CelldVersion string     `json:"celldVersion,omitempty"`
+	StartedAt    *time.Time `json:"startedAt,omitempty"`
+	Restarts     int        `json:"restarts"`
+	LastExit     *Exit      `json:"lastExit,omitempty"`
+	LastLines    []string   `json:"lastLines,omitempty"`
+}
+
+// Exit says how a process ended: by exit code, or by a signal.
+type Exit struct {
+	Code   int       `json:"code"`
+	Signal string    `json:"signal,omitempty"`
+	At     time.Time `json:"at"`
+}
+
+// Replicas is how many nodes serve an application: a number of at least 1, or
+// all of them.
+type Replicas struct {
+	All   bool
+	Count int
+}
+
+// String is "all" or the number.
+func (r Replicas) String() string {
+	if r.All {
+		return "all"
+	}
+	return strconv.Itoa(r.Count)
+}
+
+// MarshalJSON writes "all" or a number.
+func (r Replicas) MarshalJSON() ([]byte, error) {
+	if r.All {
+		return []byte(`"all"`), nil
+	}
+	return []byte(strconv.Itoa(r.Count)), nil
+}
+
+// UnmarshalJSON takes "all" or a whole number of at least 1, spelled as digits.
+func (r *Replicas) UnmarshalJSON(b []byte) error {
+	b = bytes.TrimSpace(b)
+	if string(b) == `"all"` {
+		*r = Replicas{All: true}
+		return nil
+	}
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < 1 {
+		return Errorf(CodeInvalidInput, `replicas is "all" or a whole number of at least 1`)
+	}
+	*r = Replicas{Count: n}
+	return nil
+}
+
+// Domain is a host that an application lists as its own.
+type Domain struct {
+	Host     string `json:"host"`
+	Wildcard bool   `json:"wildcard,omitempty"`
+}
+
+// MaxDomains bounds the hosts that one application may hold.
+const MaxDomains = 64
+
+// Publishing is the slot that the one deploy holds which may publish.
+type Publishing struct {
+	Deploy string `json:"deploy"` // the deploy's id
+	Seq    int64  `json:"seq"`
+}
+
+// Deleting marks an application whose deletion has begun.
+type Deleting struct {
+	Fence int64     `json:"fence"`
+	At    time.Time `json:"at"`
+	By    string    `json:"by"`
+}
+
+// Application is ApplicationRecord.
+type Application struct {
+	Header
+	Name       string            `json:"name"`
+	UID        string            `json:"uid"` // random; one life of a name
+	CreatedAt  time.Time         `json:"createdAt"`
+	CreatedBy  string            `json:"createdBy"`
+	Replicas   Replicas          `json:"replicas"`
+	Selector   map[string]string `json:"selector,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	Blocked    *Stamp            `json:"blocked,omitempty"`
+	Retired    *Stamp            `json:"retired,omitempty"`
+	Deleting   *Deleting         `json:"deleting,omitempty"`
+	DeploySeq  int64             `json:"deploySeq"`
+	Publishing *Publishing       `json:"publishing,omitempty"`
+	Deployment string            `json:"deployment,omitempty"` // the version that it is
+	// DeploymentSeq is the deploySeq of the deploy that recorded Deployment.
+	DeploymentSeq int64    `json:"deploymentSeq,omitempty"`
+	Domains       []Domain `json:"domains,omitempty"`
+}
+
+// Source says which commit a deploy was made from.
+type Source struct {
+	Provider string `json:"provider"`
+	Repo     string `json:"repo"`
+	Ref      string `json:"ref"`
+	Commit   string `json:"commit"`
+}
+
+// Provenance is what a verified workload token said.
+type Provenance struct {
+	Issuer     string `json:"issuer"`
+	Subject    string `json:"subject"`
+	Repository string `json:"repository,omitempty"`
+	Ref        string `json:"ref,omitempty"`
+	Commit     string `json:"commit,omitempty"`
+	Run        string `json:"run,omitempty"`
+}
+
+// Deployment is a version that celld accepted.
+type Deployment struct {
+	Header
+	Application  string      `json:"application"`
+	UID          string      `json:"uid"`
+	Version      string      `json:"version"`
+	Deploy       string      `json:"deploy"`
+	Source       *Source     `json:"source,omitempty"`
+	OIDC         *Provenance `json:"oidc,omitempty"`
+	ArtifactHash string      `json:"artifactSha256"`
+	ArtifactSize int64       `json:"artifactBytes"`
+	CelldVersion string      `json:"celldVersion,omitempty"`
+	At           time.Time   `json:"at"`
+	By           string      `json:"by"`
+}
+
+// DeployState is how far a deploy is.
+type DeployState string
+
+// The states of a deploy. Deployed and failed are terminal.
+const (
+	DeployAccepted  DeployState = "accepted"
+	DeployUploading DeployState = "uploading"
+	DeployDeployed  DeployState = "deployed"
+	DeployFailed    DeployState = "failed"
+)
+
+// Terminal reports whether the state is the deploy's last.
+func (s DeployState) Terminal() bool { return s == DeployDeployed || s == DeployFailed }
+
+// DeployStatus is what a poll of a deploy answers.
+type DeployStatus struct {
+	ID          string      `json:"id"`
+	Application string      `json:"application"`
+	State       DeployState `json:"state"`
+	Deployment  string      `json:"deployment,omitempty"`
+	Code        Code        `json:"code,omitempty"`
+	Detail      string      `json:"detail,omitempty"`
+	// Step says in a word what a deploy that is not terminal waits for.
+	Step  string       `json:"step,omitempty"`
+	Nodes []DeployNode `json:"nodes,omitempty"`
+}
+
+// DeployNode is one node's part in a deploy.
+type DeployNode struct {
+	Node    string `json:"node"`
+	Version string `json:"version,omitempty"` // what it serves
+	Detail  string `json:"detail,omitempty"`  // why it lags
+}
+
+// Deploy is the record of a deploy.
+type Deploy struct {
+	Header
+	DeployStatus
+	UID          string      `json:"uid"`
+	Seq          int64       `json:"seq"`
+	Node         string      `json:"node"` // the node that accepted it
+	Caller       string      `json:"caller"`
+	AcceptedAt   time.Time   `json:"acceptedAt"`
+	MovedAt      time.Time   `json:"movedAt"` // when the state last moved, by the accepting node's clock
+	FinishedAt   *time.Time  `json:"finishedAt,omitempty"`
+	Source       *Source     `json:"source,omitempty"`
+	OIDC         *Provenance `json:"oidc,omitempty"`
+	ArtifactHash string      `json:"artifactSha256,omitempty"`
+	ArtifactSize int64       `json:"artifactBytes,omitempty"`
+	// Previous is the celld pointer as it was before this deploy published, so
+	// that it can be put back; nil when there was none.
+	Previous json.RawMessage `json:"previous,omitempty"`
+}
+
+// Placement is the coordinator's decision for one application.
+type Placement struct {
+	Header
+	Application string    `json:"application"`
+	UID         string    `json:"uid"`
+	Nodes       []string  `json:"nodes"` // an empty list is a decision too
+	Fence       int64     `json:"fence"`
+	DeploySeq   int64     `json:"deploySeq"` // the one that the coordinator saw
+	DecidedAt   time.Time `json:"decidedAt"`
+	Reason      string    `json:"reason,omitempty"`
+}
+
+// PlacementView is a placement as GET /v1/state shows it.
+type PlacementView struct {
+	Application string    `json:"application"`
+	Nodes       []string  `json:"nodes"`
+	Fence       int64     `json:"fence"`
+	DecidedAt   time.Time `json:"decidedAt"`
+	Reason      string    `json:"reason,omitempty"`
+}
+
+// Unplaced is an application that could not be placed in full.
+type Unplaced struct {
+	Application string `json:"application"`
+	Wanted      string `json:"wanted"` // "all" or a number
+	Placed      int    `json:"placed"`
+	Reason      string `json:"reason"`
+}
+
+// ClaimState is the state of a domain claim.
+type ClaimState string
+
+// The states of a claim. It is never deleted.
+const (
+	ClaimPending  ClaimState = "pending"
+	ClaimHeld     ClaimState = "held"
+	ClaimReleased ClaimState = "released"
+)
+
+// Claim is an application's claim of a host.
+type Claim struct {
+	Header
+	Host            string     `json:"host"`
+	Application     string     `json:"application"`
+	UID             string     `json:"uid"`
+	Wildcard        bool       `json:"wildcard,omitempty"`
+	PendingWildcard bool       `json:"pendingWildcard,omitempty"`
+	State           ClaimState `json:"state"`
+	At              time.Time  `json:"at"`
+}
+
+// Lease is the coordinator lease. A release keeps the record (with no node), so
+// that the fence only ever grows.
+type Lease struct {
+	Header
+	Node       string    `json:"node"`
+	Process    string    `json:"process"` // nonce of the process that holds it
+	Fence      int64     `json:"fence"`
+	Seq        int64     `json:"seq"` // grows at every renewal
+	AcquiredAt time.Time `json:"acquiredAt"`
+	RenewedAt  time.Time `json:"renewedAt"`
+	ExpiresAt  time.Time `json:"expiresAt"`
+}
+
+// Revision announces which documents changed.
+type Revision struct {
+	Header
+	Counter int64    `json:"counter"`
+	Changed []Change `json:"changed"` // the last ones, oldest first
+}
+
+// Change is one announced key with the counter of its announcement.
+type Change struct {
+	Counter int64  `json:"n"`
+	Key     string `json:"key"`
+}
+
+// MaxChanges is how many changes the revision keeps.
+const MaxChanges = 256
+
+// Freeze stops deploy intake for the whole fleet: FreezeRecord.
+type Freeze struct {
+	Header
+	FrozenAt time.Time `json:"frozenAt"`
+	By       string    `json:"by"`
+	Reason   string    `json:"reason,omitempty"`
+}
+
+// TrustPolicy says which workload tokens may deploy an application.
+type TrustPolicy struct {
+	Header
+	Application string      `json:"application"`
+	Rules       []TrustRule `json:"rules"`
+}
+
+// TrustRule admits the tokens of one issuer.
+type TrustRule struct {
+	Issuer   string   `json:"issuer"`
+	Subjects []string `json:"subjects"` // exact, or with * for any run of characters
+	Audience string   `json:"audience,omitempty"`
+}
+
+// CoordinatorView is the effective election result.
+type CoordinatorView struct {
+	Node  string `json:"node"`
+	Fence int64  `json:"fence"`
+	Self  bool   `json:"self"`
+	// Unplaced is nil unless the answering node is the coordinator, which always
+	// reports the list, an empty one too.
+	Unplaced *[]Unplaced `json:"unplaced,omitempty"`
+}
+
+// ReconcileStatus is the last pass of the reconcile loop.
+type ReconcileStatus struct {
+	StartedAt  time.Time `json:"startedAt"`
+	FinishedAt time.Time `json:"finishedAt"`
+	OK         bool      `json:"ok"`
+	Error      string    `json:"error,omitempty"`
+	Passes     int64     `json:"passes"`
+	DurationMS int64     `json:"durationMs"`
+	Requests   int64     `json:"requests"` // bucket requests of the pass
+}
+
+// DaemonState is the answer of GET /v1/state.
+type DaemonState struct {
+	Node        *Node            `json:"node"`
+	Lease       *Lease           `json:"lease"`
+	Coordinator *CoordinatorView `json:"coordinator"`
+	Processes   []ProcessStatus  `json:"processes"`
+	Placements  []PlacementView  `json:"placements"`
+	Reconcile   *ReconcileStatus `json:"reconcile,omitempty"`
+	Scoped      bool             `json:"scoped,omitempty"`
+}
+
+// Upstream is one process that answers for a host.
+type Upstream struct {
+	Node string `json:"node"`
+	URL  string `json:"url"`
+}
+
+// Route sends an exact host to upstreams.
+type Route struct {
+	Host        string     `json:"host"`
+	Application string     `json:"application"`
+	Upstreams   []Upstream `json:"upstreams"`
+}
+
+// WildcardRoute sends any single label below Base to upstreams. It is for
+// routing alone: no certificate is ever issued on its strength.
+type WildcardRoute struct {
+	Base        string     `json:"base"`
+	Application string     `json:"application"`
+	Upstreams   []Upstream `json:"upstreams"`
+}
+
+// APIHost sends a bare platform domain to the nodes' API.
+type APIHost struct {
+	Host      string     `json:"host"`
+	Upstreams []Upstream `json:"upstreams"`
+}
+
+// UnservedHost is a host that the fleet knows and nobody serves at the moment.
+type UnservedHost struct {
+	Host        string `json:"host"`
+	Application string `json:"application"`
+	Reason      string `json:"reason"`
+}
+
+// FleetRouting is the routing document. Exact hosts are sorted and unique.
+type FleetRouting struct {
+	V           int             `json:"v"`
+	Fleet       string          `json:"fleet"`
+	GeneratedAt time.Time       `json:"generatedAt"` // when the content last changed
+	Node        string          `json:"node"`
+	Routes      []Route         `json:"routes"`
+	Wildcards   []WildcardRoute `json:"wildcards"`
+	API         []APIHost       `json:"api"`
+	Unserved    []UnservedHost  `json:"unserved"`
+}
