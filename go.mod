@@ -36,7 +36,10 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require github.com/colega/zeropool v0.0.0-20230505084239-6fb4a4f75381 // indirect
+
 require (
+	capnproto.org/go/capnp/v3 v3.1.0-alpha.2
 	cel.dev/cel-go v0.32.0 // indirect
 	cel.dev/expr v0.25.3 // indirect
 	cloud.google.com/go/auth v0.23.3 // indirect
