@@ -129,6 +129,15 @@ type ProcessStatus struct {
 	Restarts     int        `json:"restarts"`
 	LastExit     *Exit      `json:"lastExit,omitempty"`
 	LastLines    []string   `json:"lastLines,omitempty"`
+	// Refused is the newest version that this process would not take, with the
+	// runtime's own words, while it goes on with Deployment.
+	Refused *Refusal `json:"refused,omitempty"`
+}
+
+// Refusal says why a runtime did not take a version.
+type Refusal struct {
+	Version string `json:"version"`
+	Detail  string `json:"detail"`
 }
 
 // Exit says how a process ended: by exit code, or by a signal.
