@@ -1,0 +1,70 @@
+# scafo: `make up` starts a whole fleet on this machine, `make test` runs the suite.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+
+# What takes long to build and rarely changes lies outside the tree, by version.
+SCAFO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/scafo
+export SCAFO_CACHE
+
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := $(SCAFO_CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+export GOLANGCI_LINT_CACHE ?= $(SCAFO_CACHE)/golangci-lint
+
+RUNTIME := node_modules/@cloudflare/.installed
+GOTEST ?= go test
+
+.PHONY: up setup build test test-system torture lint bench fuzz generate clean
+
+## up: build, fetch the runtime, start a one-machine fleet in the foreground
+up: setup build
+	@exec bin/scafo up $(ARGS)
+
+## setup: install the Workers runtime from the lock file
+setup: $(RUNTIME)
+
+$(RUNTIME): package.json package-lock.json
+	npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+## build: the three programs, into bin/
+build:
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+
+## test: the quick suite
+test: setup
+	$(GOTEST) -timeout 10m ./...
+
+## test-system: the real programs, real Workers, a real store, a real ingress
+test-system: setup build
+	$(GOTEST) -tags system -timeout 25m -p 1 -count 1 $(SYSTEM) -run '$(if $(RUN),$(RUN),.)'
+
+# Packages that have system tests; the quick suite covers the rest.
+SYSTEM = $$(grep -rl --include='*_test.go' '^//go:build system' . | xargs -n1 dirname | sort -u)
+
+## torture: kill and fault loops for hours; bounded by DURATION
+DURATION ?= 2h
+torture: setup build
+	SCAFO_TORTURE=$(DURATION) $(GOTEST) -tags 'system torture' -timeout 0 -count 1 -run Torture $(SYSTEM)
+
+## lint: format, vet, linters, import directions
+lint: $(GOLANGCI)
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run gofmt -w on these'; exit 1; }
+	$(GOLANGCI) run ./...
+
+$(GOLANGCI):
+	@mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+## bench: ratios against a baseline in the same run
+bench: setup build
+	go run ./bench $(ARGS)
+
+## fuzz: every fuzz target for FUZZTIME each
+FUZZTIME ?= 10m
+fuzz:
+	FUZZTIME=$(FUZZTIME) scripts/fuzz
+
+clean:
+	rm -rf bin
