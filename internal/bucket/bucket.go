@@ -92,6 +92,11 @@ var (
 	ErrUnknown = errors.New("outcome unknown")
 	// ErrDenied: the store refuses these credentials, or does not have this bucket.
 	ErrDenied = errors.New("denied by the store")
+	// ErrInvalid: the store cannot hold this key or this object (too long, a
+	// parent or a child of another object in a store of files), or it does not
+	// know this kind of request; nothing was written, and no second try will do
+	// better.
+	ErrInvalid = errors.New("not possible in this store")
 )
 
 // Error is a failed call: what was being done to which key, and why not.

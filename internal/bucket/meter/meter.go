@@ -1,0 +1,177 @@
+// Package meter counts the requests that a bucket gets, by kind and by what they
+// are for, and says what they would cost. Tests pin these numbers, and a node
+// reports them.
+package meter
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"github.com/scafo/scafo/internal/bucket"
+)
+
+// Op is a kind of request.
+type Op string
+
+// The kinds of requests. Get includes conditional reads that found nothing new.
+const (
+	Get     Op = "get"
+	Create  Op = "create"
+	Replace Op = "replace"
+	Put     Op = "put"
+	Delete  Op = "delete"
+	List    Op = "list"
+)
+
+// Other is the purpose of a request whose context names none.
+const Other = "other"
+
+// Key is what one counter counts.
+type Key struct {
+	Purpose string
+	Op      Op
+}
+
+// Counts are requests by purpose and kind.
+type Counts map[Key]int64
+
+type purposeKey struct{}
+
+// With names the purpose of the requests that are made under the context. A
+// purpose is a constant of the program, never made from input: each has its own
+// counters for good.
+func With(ctx context.Context, purpose string) context.Context {
+	return context.WithValue(ctx, purposeKey{}, purpose)
+}
+
+// Purpose is what the context's requests are for.
+func Purpose(ctx context.Context) string {
+	if p, ok := ctx.Value(purposeKey{}).(string); ok {
+		return p
+	}
+	return Other
+}
+
+var _ bucket.Bucket = (*Bucket)(nil)
+
+// Bucket counts what goes through it.
+type Bucket struct {
+	next bucket.Bucket
+
+	mu     sync.Mutex
+	counts Counts // guarded by mu
+}
+
+// New wraps a bucket.
+func New(next bucket.Bucket) *Bucket { return &Bucket{next: next, counts: Counts{}} }
+
+// Counts is a copy of all counters.
+func (b *Bucket) Counts() Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.counts)
+}
+
+func (b *Bucket) count(ctx context.Context, op Op) {
+	k := Key{Purpose: Purpose(ctx), Op: op}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts[k]++
+}
+
+// Since is what was counted after an earlier copy; counters that did not move
+// are left out.
+func (c Counts) Since(earlier Counts) Counts {
+	d := Counts{}
+	for k, n := range c {
+		if n -= earlier[k]; n != 0 {
+			d[k] = n
+		}
+	}
+	return d
+}
+
+// Total is the sum over all purposes and the given kinds; over every kind when
+// none is given.
+func (c Counts) Total(ops ...Op) int64 {
+	var n int64
+	for k, v := range c {
+		if len(ops) == 0 {
+			n += v
+			continue
+		}
+		for _, op := range ops {
+			if k.Op == op {
+				n += v
+			}
+		}
+	}
+	return n
+}
+
+// For are the counters of one purpose.
+func (c Counts) For(purpose string) Counts {
+	d := Counts{}
+	for k, n := range c {
+		if k.Purpose == purpose {
+			d[k] = n
+		}
+	}
+	return d
+}
+
+// List prices of S3 in us-east-1, in dollars for a thousand requests. A delete
+// costs nothing.
+const (
+	DollarsPerThousandWrites = 0.005 // and listings
+	DollarsPerThousandReads  = 0.0004
+)
+
+// Dollars is what the requests cost at S3's list price.
+func (c Counts) Dollars() float64 {
+	return float64(c.Total(Create, Replace, Put, List))/1000*DollarsPerThousandWrites +
+		float64(c.Total(Get))/1000*DollarsPerThousandReads
+}
+
+// Get implements bucket.Bucket.
+func (b *Bucket) Get(ctx context.Context, key string) (*bucket.Object, error) {
+	b.count(ctx, Get)
+	return b.next.Get(ctx, key)
+}
+
+// GetIfChanged implements bucket.Bucket.
+func (b *Bucket) GetIfChanged(ctx context.Context, key, etag string) (*bucket.Object, error) {
+	b.count(ctx, Get)
+	return b.next.GetIfChanged(ctx, key, etag)
+}
+
+// Create implements bucket.Bucket.
+func (b *Bucket) Create(ctx context.Context, key string, body []byte) (string, error) {
+	b.count(ctx, Create)
+	return b.next.Create(ctx, key, body)
+}
+
+// Replace implements bucket.Bucket.
+func (b *Bucket) Replace(ctx context.Context, key, etag string, body []byte) (string, error) {
+	b.count(ctx, Replace)
+	return b.next.Replace(ctx, key, etag, body)
+}
+
+// Put implements bucket.Bucket.
+func (b *Bucket) Put(ctx context.Context, key string, body []byte) (string, error) {
+	b.count(ctx, Put)
+	return b.next.Put(ctx, key, body)
+}
+
+// Delete implements bucket.Bucket.
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	b.count(ctx, Delete)
+	return b.next.Delete(ctx, key)
+}
+
+// List implements bucket.Bucket.
+func (b *Bucket) List(ctx context.Context, prefix string, o bucket.ListOptions) (bucket.Page, error) {
+	b.count(ctx, List)
+	return b.next.List(ctx, prefix, o)
+}
