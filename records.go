@@ -101,6 +101,8 @@ type Heartbeat struct {
 	CelldVersion string          `json:"celldVersion,omitempty"`
 	Processes    []ProcessStatus `json:"processes"`
 	Draining     bool            `json:"draining,omitempty"`
+	// NoRunner is set by a node that runs no applications (celld.command: none).
+	NoRunner bool `json:"noRunner,omitempty"`
 }
 
 // ProcessState is where a runtime process is in its life.
