@@ -1,0 +1,4 @@
+package reconcile
+
+// Store is the registry as the loop uses it.
+type Store interface{}
