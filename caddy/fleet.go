@@ -1,0 +1,237 @@
+package caddy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// pollEvery is how often a node is asked for its routing document.
+	pollEvery = time.Second
+	// pollTimeout bounds one such request.
+	pollTimeout = 5 * time.Second
+	// maxDocument bounds the document, in bytes: 10,000 applications need about 3 MB.
+	maxDocument = 64 << 20
+)
+
+// Fleet names one fleet and how its routing document is reached.
+type Fleet struct {
+	// Name tells fleets apart in logs and metrics.
+	Name string `json:"name"`
+	// Nodes are base URLs of nodes' APIs. One is asked at a time; the next one
+	// when it does not answer.
+	Nodes []string `json:"nodes"`
+	// Token is the ingress token. Placeholders are replaced.
+	Token string `json:"token,omitempty"`
+	// Prefer puts that node's upstreams first; "self" means the node that is asked.
+	Prefer string `json:"prefer,omitempty"`
+	// Cache is a file that keeps the last good document across restarts.
+	Cache string `json:"cache,omitempty"`
+}
+
+func (f *Fleet) validate() error {
+	if len(f.Nodes) == 0 {
+		return fmt.Errorf("fleet %q names no node", f.Name)
+	}
+	for _, n := range f.Nodes {
+		u, err := url.Parse(n)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+			return fmt.Errorf("fleet %q: node %q is no base URL", f.Name, n)
+		}
+	}
+	if f.Token == "" {
+		return fmt.Errorf("fleet %q has no token", f.Name)
+	}
+	return nil
+}
+
+// key identifies a poller: a reload of Caddy's configuration that leaves the
+// fleet as it is keeps its table.
+func (f *Fleet) key() string {
+	b, _ := json.Marshal(f) // a struct of strings always encodes
+	return string(b)
+}
+
+// poller follows one fleet's document until it is destructed.
+type poller struct {
+	fleet  Fleet
+	log    *zap.Logger
+	http   *http.Client
+	table  atomic.Pointer[table]
+	cancel context.CancelFunc
+	done   chan struct{}
+	first  chan struct{} // closed once there is a table or the first round has failed
+
+	// What follows is the poll loop's alone.
+	at       int // the node that is asked
+	etags    map[string]string
+	lastSaid string // the last failure that was logged
+}
+
+func newPoller(f Fleet, log *zap.Logger) *poller {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &poller{
+		fleet: f, log: log, cancel: cancel,
+		done: make(chan struct{}), first: make(chan struct{}), etags: map[string]string{},
+		http: &http.Client{
+			Timeout:       pollTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+	p.restore()
+	go p.run(ctx)
+	return p
+}
+
+// Destruct ends the poller when no configuration uses it any more.
+func (p *poller) Destruct() error {
+	p.cancel()
+	<-p.done
+	return nil
+}
+
+func (p *poller) run(ctx context.Context) {
+	defer close(p.done)
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for first := true; ; first = false {
+		p.poll(ctx)
+		if first {
+			close(p.first)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// poll asks the current node, and the others in turn when it fails.
+func (p *poller) poll(ctx context.Context) {
+	var failures []string
+	for range p.fleet.Nodes {
+		node := p.fleet.Nodes[p.at]
+		err := p.ask(ctx, node)
+		if err == nil {
+			if p.lastSaid != "" {
+				p.log.Info("following the fleet again", zap.String("fleet", p.fleet.Name), zap.String("node", node))
+				p.lastSaid = ""
+			}
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		failures = append(failures, node+": "+err.Error())
+		p.at = (p.at + 1) % len(p.fleet.Nodes)
+	}
+	// The same failure is said once, not each second.
+	if said := strings.Join(failures, "; "); said != p.lastSaid {
+		p.lastSaid = said
+		p.log.Error("no node gives a routing document; the last good one stays",
+			zap.String("fleet", p.fleet.Name), zap.Bool("has_document", p.table.Load() != nil), zap.String("cause", said))
+	}
+}
+
+var errToken = errors.New("the node refuses the ingress token (401)")
+
+func (p *poller) ask(ctx context.Context, node string) error {
+	u := strings.TrimRight(node, "/") + "/v1/ingress/routes"
+	if p.fleet.Prefer != "" {
+		u += "?prefer=" + url.QueryEscape(p.fleet.Prefer)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+p.fleet.Token)
+	if etag := p.etags[node]; etag != "" && p.table.Load() != nil {
+		req.Header.Set("If-None-Match", etag)
+	}
+	res, err := p.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusNotModified:
+		return nil
+	case http.StatusOK:
+	case http.StatusUnauthorized:
+		return errToken
+	default:
+		return fmt.Errorf("it answered %d", res.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxDocument+1))
+	if err != nil {
+		return err
+	}
+	if len(body) > maxDocument {
+		return fmt.Errorf("its document is larger than %d bytes", maxDocument)
+	}
+	t, skipped, err := parseDocument(body)
+	if err != nil {
+		return err
+	}
+	for _, s := range skipped {
+		p.log.Warn("left out of the routing", zap.String("fleet", p.fleet.Name), zap.String("node", node), zap.Error(s))
+	}
+	p.table.Store(t)
+	// Only the node that gave the table may say "not modified" of it.
+	clear(p.etags)
+	p.etags[node] = res.Header.Get("ETag")
+	p.save(body)
+	return nil
+}
+
+func (p *poller) save(body []byte) {
+	if p.fleet.Cache == "" {
+		return
+	}
+	tmp := p.fleet.Cache + ".new"
+	err := os.MkdirAll(filepath.Dir(p.fleet.Cache), 0o700)
+	if err == nil {
+		err = os.WriteFile(tmp, body, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(tmp, p.fleet.Cache)
+	}
+	if err != nil {
+		p.log.Warn("the routing document could not be kept on disk", zap.String("fleet", p.fleet.Name), zap.Error(err))
+	}
+}
+
+// restore begins with the document of the last run, so that an ingress that
+// starts while its nodes are away serves what it knew.
+func (p *poller) restore() {
+	if p.fleet.Cache == "" {
+		return
+	}
+	b, err := os.ReadFile(p.fleet.Cache)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			p.log.Warn("the kept routing document cannot be read", zap.String("fleet", p.fleet.Name), zap.Error(err))
+		}
+		return
+	}
+	t, _, err := parseDocument(b)
+	if err != nil {
+		p.log.Warn("the kept routing document is damaged", zap.String("fleet", p.fleet.Name), zap.Error(err))
+		return
+	}
+	p.table.Store(t)
+}

@@ -1,0 +1,110 @@
+package caddy
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+func init() {
+	caddy.RegisterModule(Gate{})
+}
+
+// routeVar is the request variable in which the gate leaves the route for the
+// upstream source.
+const routeVar = "scafo.route"
+
+// retryAfter is what a visitor is told to wait, in seconds, for a host that
+// nobody serves at the moment.
+const retryAfter = "2"
+
+// Gate lets requests pass whose host some fleet serves, and answers the others
+// itself: 404 for a host that no fleet knows, 503 for one that nobody serves now.
+type Gate struct {
+	app *App
+}
+
+// CaddyModule returns the module's information.
+func (Gate) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.scafo", New: func() caddy.Module { return new(Gate) }}
+}
+
+// Provision finds the app.
+func (g *Gate) Provision(ctx caddy.Context) error {
+	app, err := appOf(ctx)
+	if err != nil {
+		return fmt.Errorf("scafo: %w", err)
+	}
+	g.app = app
+	return nil
+}
+
+// attempt is a request's way through the upstreams.
+type attempt struct {
+	entry *entry
+	tried string // the upstream that was tried last
+}
+
+func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	host := hostOf(r.Host)
+	e, known := g.app.lookup(host)
+	switch {
+	case e == nil && !known:
+		refuse(w, r, http.StatusServiceUnavailable, "draining", "No routes yet", "The ingress has not heard from its fleet yet.")
+		return nil
+	case e == nil:
+		refuse(w, r, http.StatusNotFound, "not-found", "Nothing is here", "No application answers for "+host+".")
+		return nil
+	case e.unserved != "":
+		refuse(w, r, http.StatusServiceUnavailable, "draining", "Not ready", "The application behind "+host+" is not serving at the moment.")
+		return nil
+	}
+	// The other forwarding headers are overwritten by the proxy; this one it would
+	// pass on as the visitor wrote it (RFC 7239).
+	r.Header.Del("Forwarded")
+	caddyhttp.SetVar(r.Context(), routeVar, &attempt{entry: e})
+	return next.ServeHTTP(w, r)
+}
+
+// refuse answers with a plain page for browsers and a problem document (RFC 9457)
+// for everything else.
+func refuse(w http.ResponseWriter, r *http.Request, status int, code, title, detail string) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	if status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", retryAfter)
+	}
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, page, html.EscapeString(title), status, html.EscapeString(title), html.EscapeString(detail))
+		return
+	}
+	h.Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{ // the visitor may be gone
+		"type": "/reference/errors#" + code, "title": title, "status": status, "detail": detail, "code": code,
+	})
+}
+
+const page = `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>%s</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;margin:15vh auto;max-width:34rem;padding:0 1rem;color:#222}h1{font-size:1.4rem}small{color:#777}</style>
+<p><small>%d</small></p>
+<h1>%s</h1>
+<p>%s</p>
+</html>
+`
+
+var (
+	_ caddy.Provisioner           = (*Gate)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Gate)(nil)
+)

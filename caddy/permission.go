@@ -1,0 +1,48 @@
+package caddy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddytls"
+)
+
+func init() {
+	caddy.RegisterModule(Permission{})
+}
+
+// Permission allows a certificate on demand for a name that some fleet's current
+// document names as an exact host of a route or of the API, and for no other. It
+// answers from memory.
+type Permission struct {
+	app *App
+}
+
+// CaddyModule returns the module's information.
+func (Permission) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "tls.permission.scafo", New: func() caddy.Module { return new(Permission) }}
+}
+
+// Provision finds the app.
+func (p *Permission) Provision(ctx caddy.Context) error {
+	app, err := appOf(ctx)
+	if err != nil {
+		return fmt.Errorf("scafo: %w", err)
+	}
+	p.app = app
+	return nil
+}
+
+// CertificateAllowed returns nil for names that may get a certificate.
+func (p *Permission) CertificateAllowed(_ context.Context, name string) error {
+	if p.app.issuable(hostOf(name)) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: no fleet's routing document names it", name, caddytls.ErrPermissionDenied)
+}
+
+var (
+	_ caddy.Provisioner           = (*Permission)(nil)
+	_ caddytls.OnDemandPermission = (*Permission)(nil)
+)

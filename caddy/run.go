@@ -1,0 +1,92 @@
+package caddy
+
+import (
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddytls"
+)
+
+// Options describe an ingress without a Caddyfile.
+type Options struct {
+	Fleet Fleet
+	// Listen is the address to listen on; empty is all of them.
+	Listen              string
+	HTTPPort, HTTPSPort int
+	// HTTPOnly serves plain HTTP and needs no certificate.
+	HTTPOnly bool
+	// State is the directory for certificates and the kept routing document.
+	State string
+	// Email, ACMEDirectory and ACMERoot say which authority issues certificates; the
+	// authority's own defaults where they are empty. ACMERoot is a PEM file.
+	Email, ACMEDirectory, ACMERoot string
+	// LogLevel is Caddy's least level; empty takes its own.
+	LogLevel string
+}
+
+// Config is the Caddy configuration of such an ingress.
+func (o Options) Config() *caddy.Config {
+	f := o.Fleet
+	if f.Cache == "" && o.State != "" {
+		f.Cache = filepath.Join(o.State, "routes-"+f.Name+".json")
+	}
+	apps := caddy.ModuleMap{"scafo": caddyconfig.JSON(App{Fleets: []Fleet{f}}, nil)}
+	listen := func(port int) []string { return []string{net.JoinHostPort(o.Listen, strconv.Itoa(port))} }
+	web := caddyhttp.App{HTTPPort: o.HTTPPort, HTTPSPort: o.HTTPSPort, Servers: map[string]*caddyhttp.Server{}}
+	plain := &caddyhttp.Server{
+		Listen: listen(o.HTTPPort), Routes: caddyhttp.RouteList{Route()},
+		AutoHTTPS: &caddyhttp.AutoHTTPSConfig{Disabled: true},
+	}
+	if o.HTTPOnly {
+		web.Servers["http"] = plain
+	} else {
+		// Plain HTTP answers the authority's challenges and redirects; hosts that the
+		// fleet does not know get their 404 there without a redirect.
+		plain.Routes = caddyhttp.RouteList{redirect()}
+		web.Servers["http"] = plain
+		web.Servers["https"] = &caddyhttp.Server{
+			Listen: listen(o.HTTPSPort), Routes: caddyhttp.RouteList{Route()},
+			TLSConnPolicies: caddytls.ConnectionPolicies{&caddytls.ConnectionPolicy{}},
+			AutoHTTPS:       &caddyhttp.AutoHTTPSConfig{Disabled: true},
+		}
+		apps["tls"] = caddyconfig.JSON(o.tls(), nil)
+	}
+	apps["http"] = caddyconfig.JSON(web, nil)
+	c := &caddy.Config{Admin: &caddy.AdminConfig{Disabled: true, Config: &caddy.ConfigSettings{Persist: new(bool)}}, AppsRaw: apps}
+	if o.State != "" {
+		c.StorageRaw = caddyconfig.JSON(map[string]string{"module": "file_system", "root": filepath.Join(o.State, "certificates")}, nil)
+	}
+	if o.LogLevel != "" {
+		c.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: o.LogLevel}}}}
+	}
+	return c
+}
+
+func (o Options) tls() *caddytls.TLS {
+	issuer := map[string]any{"module": "acme"}
+	if o.Email != "" {
+		issuer["email"] = o.Email
+	}
+	if o.ACMEDirectory != "" {
+		issuer["ca"] = o.ACMEDirectory
+	}
+	if o.ACMERoot != "" {
+		issuer["trusted_roots_pem_files"] = []string{o.ACMERoot}
+	}
+	return &caddytls.TLS{Automation: &caddytls.AutomationConfig{
+		OnDemand: &caddytls.OnDemandConfig{PermissionRaw: json.RawMessage(`{"module":"scafo"}`)},
+		Policies: []*caddytls.AutomationPolicy{{OnDemand: true, IssuersRaw: []json.RawMessage{caddyconfig.JSON(issuer, nil)}}},
+	}}
+}
+
+func redirect() caddyhttp.Route {
+	return caddyhttp.Route{HandlersRaw: []json.RawMessage{
+		caddyconfig.JSONModuleObject(Gate{}, "handler", "scafo", nil),
+		json.RawMessage(`{"handler":"static_response","status_code":308,"headers":{"Location":["https://{http.request.host}{http.request.uri}"]}}`),
+	}}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/spf13/pflag"
+
+	scafocaddy "github.com/scafo/scafo/caddy"
+)
+
+// Exit codes, as scafo's own commands have them.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+type flags struct {
+	nodes     []string
+	tokenFile string
+	prefer    string
+	options   scafocaddy.Options
+}
+
+func parse(args []string) (*flags, error) {
+	f := &flags{}
+	fs := pflag.NewFlagSet("scafo-caddy run", pflag.ContinueOnError)
+	fs.StringArrayVar(&f.nodes, "node", nil, "base URL of a node's API, repeatable")
+	fs.StringVar(&f.tokenFile, "ingress-token-file", "", "file with the ingress token (else SCAFO_INGRESS_TOKEN)")
+	fs.StringVar(&f.prefer, "prefer", "", "put this node's processes first; self is the node that is asked")
+	fs.StringVar(&f.options.Listen, "listen", "", "address to listen on (default all)")
+	fs.IntVar(&f.options.HTTPPort, "http-port", 80, "port for HTTP")
+	fs.IntVar(&f.options.HTTPSPort, "https-port", 443, "port for HTTPS")
+	fs.BoolVar(&f.options.HTTPOnly, "http-only", false, "serve plain HTTP, without certificates")
+	fs.StringVar(&f.options.State, "state", "", "directory for certificates and the last routing document")
+	fs.StringVar(&f.options.Email, "email", "", "contact for the certificate authority")
+	fs.StringVar(&f.options.ACMEDirectory, "acme-directory", "", "ACME directory URL of another authority")
+	fs.StringVar(&f.options.ACMERoot, "acme-root", "", "PEM file with the root of that authority's own TLS")
+	fs.StringVar(&f.options.LogLevel, "log-level", "", "least level that is logged")
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if fs.NArg() != 0 {
+		return nil, fmt.Errorf("unknown argument %q", fs.Arg(0))
+	}
+	if f.options.State == "" {
+		f.options.State = filepath.Join(caddy.AppDataDir(), "scafo")
+	}
+	return f, nil
+}
+
+// token reads the ingress token: the file's first line, or the first of the
+// comma-separated tokens of SCAFO_INGRESS_TOKEN.
+func (f *flags) token() (string, error) {
+	if f.tokenFile != "" {
+		b, err := os.ReadFile(f.tokenFile)
+		if err != nil {
+			return "", fmt.Errorf("the ingress token: %w", err)
+		}
+		line, _, _ := strings.Cut(string(b), "\n")
+		if line = strings.TrimSpace(line); line == "" {
+			return "", fmt.Errorf("the ingress token: %s is empty", f.tokenFile)
+		}
+		return line, nil
+	}
+	t, _, _ := strings.Cut(os.Getenv("SCAFO_INGRESS_TOKEN"), ",")
+	if t = strings.TrimSpace(t); t == "" {
+		return "", errors.New("no ingress token: set SCAFO_INGRESS_TOKEN or --ingress-token-file")
+	}
+	return t, nil
+}
+
+func run(args []string) int {
+	f, err := parse(args)
+	if errors.Is(err, pflag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scafo-caddy:", err)
+		return exitUsage
+	}
+	if err := serve(f); err != nil {
+		fmt.Fprintln(os.Stderr, "scafo-caddy:", err)
+		return exitFailed
+	}
+	return 0
+}
+
+func serve(f *flags) error {
+	token, err := f.token()
+	if err != nil {
+		return err
+	}
+	f.options.Fleet = scafocaddy.Fleet{Name: "main", Nodes: f.nodes, Token: token, Prefer: f.prefer}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := portsFree(f.options); err != nil {
+		return err
+	}
+	if err := caddy.Run(f.options.Config()); err != nil {
+		return err
+	}
+	// Whoever started this program may wait for the line.
+	fmt.Println("scafo-caddy: serving")
+	<-ctx.Done()
+	stop() // a second signal ends the program at once
+	return caddy.Stop()
+}
+
+// portsFree says which port is taken, in words that name it.
+func portsFree(o scafocaddy.Options) error {
+	ports := []int{o.HTTPPort}
+	if !o.HTTPOnly {
+		ports = append(ports, o.HTTPSPort)
+	}
+	for _, p := range ports {
+		l, err := net.Listen("tcp", net.JoinHostPort(o.Listen, strconv.Itoa(p)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("port %d is taken by another program; choose another one", p)
+		}
+		if errors.Is(err, syscall.EACCES) {
+			return fmt.Errorf("port %d needs root (or the capability cap_net_bind_service)", p)
+		}
+		if err != nil {
+			return err
+		}
+		l.Close()
+	}
+	return nil
+}
