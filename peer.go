@@ -1,20 +1,15 @@
 package scafo
 
-// MaxHintKeys bounds the keys of one hint. A node with more to say says it in
-// several.
-const MaxHintKeys = 256
-
-// PeerHint is the body of POST /v1/peer/hints: a node tells another which
-// documents changed, so that nothing waits for the next look at the revision. A
-// hint may be lost; the bucket is the truth.
-type PeerHint struct {
-	Keys  []string   `json:"keys,omitempty"`
+// PeerHints is what one node tells another (POST /v1/peer/hints): which documents
+// changed, and optionally which version the answer should wait for. It may be
+// lost; the bucket is the truth.
+type PeerHints struct {
+	Keys  []string   `json:"keys"`
 	Await *PeerAwait `json:"await,omitempty"`
 }
 
-// PeerAwait asks the node to answer once its process of the application serves
-// that version, refuses it, or is none of its business any more, and at the
-// latest after TimeoutMS.
+// PeerAwait asks for an answer only once the node serves, or has refused, a
+// version of an application, or the time is over.
 type PeerAwait struct {
 	Application string `json:"application"`
 	Version     string `json:"version"`
@@ -22,9 +17,18 @@ type PeerAwait struct {
 	TimeoutMS   int64  `json:"timeoutMs"`
 }
 
-// PeerAnswer is what the node answers: its processes, as they are now.
+// PeerAnswer is the answering node's processes, with the versions that they serve.
 type PeerAnswer struct {
 	Node      string          `json:"node"`
-	Draining  bool            `json:"draining,omitempty"`
 	Processes []ProcessStatus `json:"processes"`
 }
+
+// Health is the answer of GET /.well-known/scafo/health.
+type Health struct {
+	OK      bool   `json:"ok"`
+	Version string `json:"version"`
+	Node    string `json:"node"`
+}
+
+// HealthPath is where a node answers its health, without a token.
+const HealthPath = "/.well-known/scafo/health"
