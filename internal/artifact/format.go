@@ -1,0 +1,108 @@
+package artifact
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/scafo/scafo"
+)
+
+// Format is how an archive is compressed.
+type Format string
+
+// The formats of an artifact.
+const (
+	Tar  Format = "tar"
+	Gzip Format = "gzip"
+	Zstd Format = "zstd"
+)
+
+// maxWindow bounds the memory that a zstd stream may ask for. What zstd writes
+// without --ultra or --long stays within it.
+const maxWindow = 8 << 20
+
+var magics = []struct {
+	format Format
+	bytes  []byte
+}{
+	{Gzip, []byte{0x1f, 0x8b}},
+	{Zstd, []byte{0x28, 0xb5, 0x2f, 0xfd}},
+}
+
+// Detect tells the format from an archive's first bytes.
+func Detect(head []byte) Format {
+	for _, m := range magics {
+		if bytes.HasPrefix(head, m.bytes) {
+			return m.format
+		}
+	}
+	return Tar
+}
+
+// open returns the tar stream inside of r, bounded, and what closes it.
+func open(r io.Reader, l Limits) (io.Reader, func(), error) {
+	buffered := bufio.NewReaderSize(r, copyBuffer)
+	head, err := buffered.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, scafo.Wrap(err, scafo.CodeInternal, "the staged artifact could not be read")
+	}
+	if bytes.HasPrefix(head, []byte("PK\x03\x04")) {
+		return nil, nil, scafo.Errorf(scafo.CodeInvalidInput, "the artifact is a zip archive; it is to be a tar archive, plain or compressed with gzip or zstd")
+	}
+	expanded := func(r io.Reader) io.Reader { return &boundedReader{r: r, left: l.Bytes, limits: l} }
+	switch Detect(head) {
+	case Gzip:
+		z, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, nil, broken(err)
+		}
+		return expanded(z), func() { z.Close() }, nil
+	case Zstd:
+		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, nil, broken(err)
+		}
+		return expanded(z), z.Close, nil
+	default:
+		return expanded(buffered), func() {}, nil
+	}
+}
+
+// broken says that the archive is not what it claims to be. Errors that already
+// say what is wrong pass.
+func broken(err error) error {
+	var e *scafo.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, zstd.ErrWindowSizeExceeded):
+		return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact was compressed with a zstd window of more than %d MiB", maxWindow>>20)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact is truncated")
+	}
+	return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact is no tar archive, plain or compressed with gzip or zstd")
+}
+
+// boundedReader refuses the byte behind its bound.
+type boundedReader struct {
+	r      io.Reader
+	left   int64
+	limits Limits
+}
+
+func (b *boundedReader) Read(p []byte) (int, error) {
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	n, err := b.r.Read(p)
+	b.left -= int64(n)
+	if b.left < 0 {
+		return 0, scafo.Errorf(scafo.CodeResourceLimit, "the artifact is larger than %d bytes once it is decompressed", b.limits.Bytes)
+	}
+	return n, err
+}
