@@ -71,6 +71,9 @@ type Fleet struct {
 	Header
 	ID        string    `json:"id"`
 	CreatedAt time.Time `json:"createdAt"`
+	// Founder is the first admin's key. It stands here so that the fleet and the
+	// trust in its first key begin with one write.
+	Founder Operator `json:"founder"`
 }
 
 // Node is the registry's record of a machine: NodeRecord.
@@ -125,6 +128,8 @@ type ProcessStatus struct {
 	PID         int          `json:"pid,omitempty"`
 	URL         string       `json:"url,omitempty"` // where the ingress reaches it
 	Deployment  string       `json:"deployment,omitempty"`
+	// Wanted is the version that it was last asked to serve.
+	Wanted string `json:"wanted,omitempty"`
 	// CelldVersion is what the runtime printed for --version.
 	CelldVersion string     `json:"celldVersion,omitempty"`
 	StartedAt    *time.Time `json:"startedAt,omitempty"`
@@ -385,8 +390,11 @@ type Lease struct {
 // Revision announces which documents changed.
 type Revision struct {
 	Header
-	Counter int64    `json:"counter"`
-	Changed []Change `json:"changed"` // the last ones, oldest first
+	Counter int64 `json:"counter"`
+	// Since is the greatest counter whose changes are not all in Changed any more:
+	// who read the revision at Since or later misses nothing.
+	Since   int64    `json:"since"`
+	Changed []Change `json:"changed"` // the last ones, oldest first; a key stands here once
 }
 
 // Change is one announced key with the counter of its announcement.
