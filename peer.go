@@ -1,9 +1,9 @@
 package scafo
 
-// PeerHints is what one node tells another (POST /v1/peer/hints): which documents
+// PeerHint is what one node tells another (POST /v1/peer/hints): which documents
 // changed, and optionally which version the answer should wait for. It may be
 // lost; the bucket is the truth.
-type PeerHints struct {
+type PeerHint struct {
 	Keys  []string   `json:"keys"`
 	Await *PeerAwait `json:"await,omitempty"`
 }

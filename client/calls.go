@@ -112,7 +112,7 @@ func (c *Client) Routes(ctx context.Context, prefer, etag string) (doc scafo.Fle
 
 // Hint tells a node which documents changed, and returns what it runs. The
 // credential must be a node's.
-func (c *Client) Hint(ctx context.Context, h scafo.PeerHints) (scafo.PeerAnswer, error) {
+func (c *Client) Hint(ctx context.Context, h scafo.PeerHint) (scafo.PeerAnswer, error) {
 	var a scafo.PeerAnswer
 	err := c.call(ctx, &request{method: http.MethodPost, path: "/v1/peer/hints", json: h}, &a)
 	return a, err
