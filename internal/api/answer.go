@@ -1,0 +1,102 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/scafo/scafo"
+)
+
+// answer is what a handler says.
+type answer struct {
+	status int
+	header http.Header // beside those of every answer; may be nil
+	body   []byte      // JSON
+}
+
+// ok is 200 with a document.
+func ok(v any) (answer, error) { return document(http.StatusOK, v) }
+
+func document(status int, v any) (answer, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return answer{}, err
+	}
+	return answer{status: status, body: b.Bytes()}, nil
+}
+
+func (a answer) with(name, value string) answer {
+	if a.header == nil {
+		a.header = http.Header{}
+	}
+	a.header.Set(name, value)
+	return a
+}
+
+func (a answer) write(c *call) {
+	h := c.w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	for name, values := range a.header {
+		h[name] = values
+	}
+	if a.status != http.StatusNotModified {
+		h.Set("Content-Type", "application/json")
+		h.Set("Content-Length", strconv.Itoa(len(a.body)))
+	}
+	c.w.WriteHeader(a.status)
+	_, _ = c.w.Write(a.body) // a caller that left needs no answer
+}
+
+// readJSON reads the body of a control request, which must be one JSON document,
+// into v. A body larger than the bound is refused as soon as that is known, and
+// the rest of it is not read.
+func (s *server) readJSON(c *call, v any) error {
+	if c.r.ContentLength > s.JSONBytes {
+		return s.tooLarge(c)
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, s.JSONBytes))
+	if err != nil {
+		var most *http.MaxBytesError
+		if errors.As(err, &most) {
+			return s.tooLarge(c)
+		}
+		return scafo.Wrap(err, scafo.CodeInvalidInput, "the request body ended early")
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		var own *scafo.Error
+		if errors.As(err, &own) {
+			return own
+		}
+		return &scafo.Error{Code: scafo.CodeInvalidInput, Title: "Malformed request", Detail: "the request body is not the JSON document that this route takes", Err: err}
+	}
+	return nil
+}
+
+func (s *server) tooLarge(c *call) error {
+	// What is left of the body is not worth waiting for.
+	c.w.Header().Set("Connection", "close")
+	return scafo.Errorf(scafo.CodeResourceLimit, "the request body is larger than api.jsonBytes, %d bytes", s.JSONBytes)
+}
+
+// notModified reports whether the caller already has what the ETag names
+// (RFC 9110, section 13.1.2: compared weakly).
+func notModified(r *http.Request, etag string) bool {
+	etag = strings.TrimPrefix(etag, "W/")
+	for _, line := range r.Header.Values("If-None-Match") {
+		for _, one := range strings.Split(line, ",") {
+			one = strings.TrimSpace(one)
+			if one == "*" || strings.TrimPrefix(one, "W/") == etag {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,148 @@
+// Package api serves the node API. Its handlers have no logic of their own: the
+// guard finds out who calls and what they may name, a handler parses, calls one
+// of the interfaces of [Deps], and says what they answered.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/auth"
+	"github.com/scafo/scafo/internal/deploy"
+	"github.com/scafo/scafo/internal/problem"
+)
+
+// DefaultJSONBytes bounds the body of a control request unless api.jsonBytes says
+// otherwise.
+const DefaultJSONBytes = 65_536
+
+// Applications reads application records.
+type Applications interface {
+	// Application reads one record afresh; absence is a not-found.
+	Application(ctx context.Context, name string) (scafo.Application, error)
+	// Applications is every record, in any order, with at least what was announced
+	// before the call.
+	Applications(ctx context.Context) ([]scafo.Application, error)
+}
+
+// Deploys takes deploys in and tells how far they are.
+type Deploys interface {
+	// Accept does not read the body before it has agreed to the deploy.
+	Accept(ctx context.Context, r deploy.Request) (scafo.DeployStatus, error)
+	Status(ctx context.Context, id scafo.DeployID) (scafo.DeployStatus, error)
+}
+
+// Loop is what the routes ask of the reconcile loop.
+type Loop interface {
+	// State is the whole document of GET /v1/state.
+	State(ctx context.Context) (scafo.DaemonState, error)
+	// RoutingBody is the encoded routing document with one node's upstreams first;
+	// "self" is this node. ready is false until the first pass is complete.
+	RoutingBody(prefer string) (body []byte, etag string, ready bool)
+	// Hint is what another node tells this one.
+	Hint(ctx context.Context, from string, h scafo.PeerHint) (scafo.PeerAnswer, error)
+	// Asked says that another node asked for this one's health.
+	Asked(from string)
+}
+
+// Deps are what the API serves. A part that is nil has no routes.
+type Deps struct {
+	Node      string // this node's id
+	Version   string // empty takes scafo.Version
+	JSONBytes int64  // api.jsonBytes; 0 takes DefaultJSONBytes
+
+	Verifier     *auth.Verifier
+	Applications Applications
+	Deploys      Deploys
+	Loop         Loop
+
+	Log *slog.Logger // nil takes slog.Default
+}
+
+type server struct {
+	Deps
+	table table
+}
+
+// New makes the handler of a node's API. A node needs an id and a verifier.
+func New(d Deps) (http.Handler, error) {
+	if d.Node == "" || d.Verifier == nil {
+		return nil, errors.New("api: a node id and a verifier are needed")
+	}
+	if d.Version == "" {
+		d.Version = scafo.Version
+	}
+	if d.JSONBytes <= 0 {
+		d.JSONBytes = DefaultJSONBytes
+	}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	s := &server{Deps: d}
+	s.table = newTable(s.routes())
+	return s, nil
+}
+
+// routes is the route table. A route that is not in it is 404 for everybody.
+func (s *server) routes() []route {
+	r := []route{
+		{method: http.MethodGet, path: scafo.HealthPath, access: access{kind: public}, handle: s.health},
+	}
+	if s.Loop != nil {
+		r = append(r,
+			route{method: http.MethodGet, path: "/v1/state", access: access{kind: fleetToken}, handle: s.state},
+			route{method: http.MethodGet, path: "/v1/ingress/routes", access: access{kind: ingressToken}, handle: s.ingressRoutes},
+			route{method: http.MethodPost, path: "/v1/peer/hints", access: access{kind: nodeToken, localUse: true}, handle: s.peerHints},
+		)
+	}
+	if s.Deploys != nil {
+		r = append(r,
+			route{method: http.MethodPost, path: "/v1/applications/:name/deploys", access: access{kind: fleetToken}, handle: s.postDeploy},
+			route{method: http.MethodGet, path: "/v1/deploys/:id", access: access{kind: fleetToken, application: deployApplication}, handle: s.getDeploy},
+		)
+	}
+	if s.Applications != nil {
+		r = append(r,
+			route{method: http.MethodGet, path: "/v1/applications", access: access{kind: operatorToken}, handle: s.listApplications},
+			route{method: http.MethodGet, path: "/v1/applications/:name", access: access{kind: operatorToken}, handle: s.getApplication},
+		)
+	}
+	return r
+}
+
+// ServeHTTP answers one request. Whatever fails is a problem document.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer s.recovered(w, r)
+	found, params, allowed := s.table.find(r.Method, r.URL.EscapedPath())
+	switch {
+	case found != nil:
+		s.serve(&call{w: w, r: r, params: params}, found)
+	case allowed != "":
+		w.Header().Set("Allow", allowed)
+		s.fail(w, r, scafo.Errorf(scafo.CodeMethodNotAllowed, "this route takes %s", allowed))
+	default:
+		s.fail(w, r, scafo.Errorf(scafo.CodeNotFound, "there is no such route"))
+	}
+}
+
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	problem.Write(w, r, s.Log, err)
+}
+
+// recovered answers a request whose handler panicked. The connection is not kept:
+// half an answer may be on it already.
+func (s *server) recovered(w http.ResponseWriter, r *http.Request) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(p)
+	}
+	w.Header().Set("Connection", "close")
+	s.fail(w, r, fmt.Errorf("panic: %v", p))
+}
