@@ -93,6 +93,4 @@ func (p *Permission) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-var (
-	_ caddyfile.Unmarshaler = (*Permission)(nil)
-)
+var _ caddyfile.Unmarshaler = (*Permission)(nil)
