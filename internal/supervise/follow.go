@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -96,10 +97,7 @@ func newFollower(dir string, w *watcher, line func(string)) (*follower, error) {
 		f.close()
 		return nil, err
 	}
-	b, _ := io.ReadAll(io.LimitReader(f.offsets, 64))                             //nolint:errcheck // unreadable: from the beginning
-	if _, err := fmt.Sscan(string(b), &f.out.offset, &f.err.offset); err != nil { // a new file
-		f.out.offset, f.err.offset = 0, 0
-	}
+	f.out.offset, f.err.offset = readOffsets(f.offsets)
 	f.watched = true
 	for _, name := range []string{outFile, errFile} {
 		remove, ok := w.add(filepath.Join(dir, name), f.poke)
@@ -107,6 +105,22 @@ func newFollower(dir string, w *watcher, line func(string)) (*follower, error) {
 		f.watched = f.watched && ok
 	}
 	return f, nil
+}
+
+// readOffsets reads what save wrote; a new file, or one that cannot be read, means
+// the beginning of both.
+func readOffsets(r io.Reader) (out, errs int64) {
+	b, _ := io.ReadAll(io.LimitReader(r, 64)) //nolint:errcheck // as said
+	fields := strings.Fields(string(b))
+	if len(fields) != 2 {
+		return 0, 0
+	}
+	out, err1 := strconv.ParseInt(fields[0], 10, 64)
+	errs, err2 := strconv.ParseInt(fields[1], 10, 64)
+	if err1 != nil || err2 != nil {
+		return 0, 0
+	}
+	return out, errs
 }
 
 func (f *follower) close() {

@@ -186,6 +186,7 @@ func (s *stepper) enter(p phase) {
 }
 
 func (s *stepper) want(wanted bool, version string) {
+	first := !s.m.known
 	news := wanted && version != "" && version != s.m.version
 	s.m.known, s.m.wanted = true, wanted
 	if wanted {
@@ -197,8 +198,8 @@ func (s *stepper) want(wanted bool, version string) {
 	case s.m.phase == phaseIdle || s.m.phase == phaseEnded:
 		s.waitUntil(s.now)
 	case !news:
-	case s.m.phase == phaseWaiting && !s.fenced():
-		// Another version is another chance.
+	case s.m.phase == phaseWaiting && !first && !s.fenced():
+		// Another version is another chance. What a new daemon is told first is none.
 		s.m.crashes = 0
 		s.waitUntil(s.now)
 	case s.up() && s.m.deployment != version:

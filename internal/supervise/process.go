@@ -419,7 +419,7 @@ func (p *process) publish() {
 func (p *process) look() scafo.ProcessStatus {
 	st := scafo.ProcessStatus{
 		Application: p.app, UID: p.uid, State: p.m.state(),
-		Deployment: p.m.deployment, Restarts: p.m.restarts, LastExit: p.m.lastExit, Refused: p.m.refused,
+		Deployment: p.m.deployment, Wanted: p.m.version, Restarts: p.m.restarts, LastExit: p.m.lastExit, Refused: p.m.refused,
 	}
 	if c := p.child; c != nil {
 		st.PID, st.CelldVersion = c.handle.pid, c.celld
