@@ -66,5 +66,10 @@ FUZZTIME ?= 10m
 fuzz:
 	FUZZTIME=$(FUZZTIME) scripts/fuzz
 
+## generate: write the generated references anew
+generate:
+	go test ./internal/config -run Reference -update
+	go test ./cmd/scafo -run Reference -update
+
 clean:
 	rm -rf bin
