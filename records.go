@@ -319,8 +319,13 @@ type Deploy struct {
 	ArtifactHash string      `json:"artifactSha256,omitempty"`
 	ArtifactSize int64       `json:"artifactBytes,omitempty"`
 	// Previous is the celld pointer as it was before this deploy published, so
-	// that it can be put back; nil when there was none.
+	// that it can be put back: its bytes in a JSON string, null when there was
+	// none, and absent until the deploy begins to publish.
 	Previous json.RawMessage `json:"previous,omitempty"`
+	// PreviousDeployment and PreviousSeq are what the application's record said of
+	// its deployment then.
+	PreviousDeployment string `json:"previousDeployment,omitempty"`
+	PreviousSeq        int64  `json:"previousSeq,omitempty"`
 }
 
 // Placement is the coordinator's decision for one application.
