@@ -18,10 +18,10 @@ var (
 		"InvalidAccessKeyId", "InvalidBucketName", "InvalidSecurity", "InvalidToken", "NoSuchBucket",
 		"PermanentRedirect", "RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired",
 		"XAdminNoSuchUser")
-	// codesThrottled: the store turned the request away before it did anything.
-	codesThrottled = set("SlowDown", "SlowDownRead", "SlowDownWrite", "RequestLimitExceeded", "Throttling",
+	// codesTurnedAway: the store is too busy or too full, and did nothing.
+	codesTurnedAway = set("SlowDown", "SlowDownRead", "SlowDownWrite", "RequestLimitExceeded", "Throttling",
 		"ThrottlingException", "TooManyRequests", "TooManyRequestsException", "RequestTimeout",
-		"IncompleteBody", "XMinioServerNotInitialized")
+		"IncompleteBody", "XMinioServerNotInitialized", "InsufficientStorage", "QuotaExceeded")
 	// codesParent: stores over a file system have no p beside p/q.
 	codesParent = set("ObjectParentIsFile", "ExistingObjectIsDirectory", "DirectoryObjectContainsData",
 		"XMinioParentIsObject", "XMinioObjectExistsAsDirectory")
@@ -66,10 +66,10 @@ func (r *request) silence() error {
 // outcome reads an answer that is no success.
 func (r *request) outcome(status int, code string) error {
 	switch {
+	case codesTurnedAway[code], status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
+		return bucket.ErrUnavailable
 	case codesDenied[code], status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return bucket.ErrDenied
-	case codesThrottled[code], status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
-		return bucket.ErrUnavailable
 	case codesParent[code]:
 		return bucket.ErrInvalid
 	}

@@ -98,6 +98,8 @@ func TestOutcomes(t *testing.T) {
 		{501, "NotImplemented", all(invalid)},
 		{429, "", all(unavailable)},
 		{503, "SlowDown", all(unavailable)},
+		{507, "InsufficientStorage", all(unavailable)},
+		{403, "QuotaExceeded", all(unavailable)},
 		{503, "ServiceUnavailable", fivexx},
 		{503, "", fivexx},
 		{500, "InternalError", fivexx},
