@@ -6,7 +6,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -116,7 +115,6 @@ func (s *server) routes() []route {
 
 // ServeHTTP answers one request. Whatever fails is a problem document.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer s.recovered(w, r)
 	found, params, allowed := s.table.find(r.Method, r.URL.EscapedPath())
 	switch {
 	case found != nil:
@@ -131,18 +129,4 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	problem.Write(w, r, s.Log, err)
-}
-
-// recovered answers a request whose handler panicked. The connection is not kept:
-// half an answer may be on it already.
-func (s *server) recovered(w http.ResponseWriter, r *http.Request) {
-	p := recover()
-	if p == nil {
-		return
-	}
-	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(p)
-	}
-	w.Header().Set("Connection", "close")
-	s.fail(w, r, fmt.Errorf("panic: %v", p))
 }

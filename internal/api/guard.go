@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"runtime/debug"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/auth"
@@ -56,7 +58,7 @@ func (s *server) serve(c *call, rt *route) {
 func (s *server) guarded(c *call, rt *route) (answer, error) {
 	ctx := c.r.Context()
 	if rt.access.kind == public {
-		return rt.handle(ctx, c)
+		return rt.run(ctx, c)
 	}
 	bearer, ok := auth.Bearer(c.r.Header)
 	if !ok {
@@ -66,7 +68,7 @@ func (s *server) guarded(c *call, rt *route) (answer, error) {
 		if err := s.Verifier.Ingress(bearer); err != nil {
 			return answer{}, err
 		}
-		return rt.handle(ctx, c)
+		return rt.run(ctx, c)
 	}
 	session, err := s.Verifier.Identify(ctx, bearer)
 	if err != nil {
@@ -105,19 +107,22 @@ func (s *server) use(ctx context.Context, c *call, rt *route, session *auth.Sess
 			return answer{}, err
 		}
 		session.Accepted()
-		return rt.handle(ctx, c)
+		return rt.run(ctx, c)
+	}
+	if err := session.UseLocally(); err != nil {
+		return answer{}, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	used := make(chan error, 1)
 	go func() {
-		err := session.Use(ctx)
+		err := session.Record(ctx)
 		if err != nil {
 			cancel() // nobody will see what the read finds
 		}
 		used <- err
 	}()
-	a, err := rt.handle(ctx, c)
+	a, err := rt.run(ctx, c)
 	if refused := <-used; refused != nil {
 		return answer{}, refused
 	}
@@ -160,6 +165,17 @@ func (a access) names(p params) (string, error) {
 		return "", nil
 	}
 	return scafo.ParseApplicationName(name)
+}
+
+// run carries a call out. A panic is an error of this call: what the guard finds
+// out beside it still counts first.
+func (r *route) run(ctx context.Context, c *call) (a answer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a, err = answer{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return r.handle(ctx, c)
 }
 
 func firstError(a, b error) error {

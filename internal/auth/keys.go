@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket/meter"
 	"github.com/scafo/scafo/internal/token"
 )
 
@@ -210,6 +211,7 @@ func makeRoom[V any](m map[string]V, most int, stale func(V) bool) {
 
 // read reads the record of an id: errUnknown when there is none that counts.
 func (c *keyCache) read(ctx context.Context, id string) (knownKey, error) {
+	ctx = meter.With(ctx, "auth")
 	began := c.now()
 	op, err := c.records.Operator(ctx, id)
 	switch {

@@ -141,6 +141,12 @@ func (s *Session) Use(ctx context.Context) error {
 	if err := s.UseLocally(); err != nil {
 		return err
 	}
+	return s.Record(ctx)
+}
+
+// Record is the second half of [Session.Use], for a token that [Session.UseLocally]
+// found to be new on this node: the only part that asks the bucket.
+func (s *Session) Record(ctx context.Context) error {
 	err := s.v.records.UseToken(ctx, s.claims.Expires, s.claims.KeyID, s.claims.ID)
 	switch {
 	case err == nil:
