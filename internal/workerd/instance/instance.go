@@ -4,13 +4,32 @@
 package instance
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
 )
+
+// MinKey is the least length of a cluster's key that the runtime takes.
+const MinKey = 32
+
+// DefaultStopTimeout is how long an instance of a cluster takes to stop, from
+// SIGTERM to exit, when nothing else is asked for.
+const DefaultStopTimeout = 40 * time.Second
 
 // Spec is everything that a workerd needs.
 type Spec struct {
@@ -19,32 +38,41 @@ type Spec struct {
 	// Run is a directory of its own for configuration and credentials; made with
 	// mode 0700, removed at the exit.
 	Run string
-	// Disk is the local disk of the Durable Objects. Only one running instance
-	// may use it at a time. Needed with Cluster alone.
+	// Disk is the local disk of the Durable Objects, made when missing. Only one
+	// running instance may use it at a time. Needed with Cluster alone.
 	Disk string
 	// Cluster joins the application's cluster. Needed when the deployment is
 	// durable, except in a trial; ignored when it is not durable.
 	Cluster *Cluster
-	// Trial starts it without cluster, network, crons and queues, its objects in
-	// memory: to see whether it starts.
+	// Trial starts it without cluster, network, crons and queues, its objects on a
+	// disk that goes with it: to see whether it starts.
 	Trial bool
 	// ForwardedProto makes request.url follow X-Forwarded-Proto.
 	ForwardedProto bool
-	// Log gets every line of output, in order for each stream. It must not block.
+	// Log gets every line of output, in order for each stream; calls for the two
+	// streams may overlap. It must not block.
 	Log func(Line)
 }
 
 // Cluster is how an instance finds its peers and its state.
 type Cluster struct {
-	Bucket      string // s3://name[/prefix]
-	Endpoint    string // empty: AWS
-	Region      string
-	Credentials Credentials
-	Listen      string        // IP:port for peers; port 0 takes a free one
-	Advertise   string        // what peers are told; empty: Listen
-	Key         string        // shared by the application's instances, 32 bytes or more
-	StopTimeout time.Duration // from SIGTERM to exit at the most; 0: 40 s
-	TimeDivisor int           // tests: divides the lease and its rounds; 0: 1
+	Bucket              string // s3://name[/prefix]
+	Endpoint            string // empty: AWS
+	Region              string
+	Credentials         Credentials
+	Listen              string        // IP:port for peers; port 0 takes a free one
+	Advertise           string        // what peers are told; empty: Listen
+	UnsafePublicAddress bool          // admits a public Listen or Advertise
+	Key                 string        // shared by the application's instances, 32 bytes or more
+	StopTimeout         time.Duration // from SIGTERM to exit at the most; 0: DefaultStopTimeout
+	TimeDivisor         int           // tests: divides the lease and its rounds; 0: 1
+}
+
+func (c *Cluster) stopTimeout() time.Duration {
+	if c.StopTimeout > 0 {
+		return c.StopTimeout
+	}
+	return DefaultStopTimeout
 }
 
 // Credentials are what the bucket is opened with. They can be changed while the
@@ -60,65 +88,12 @@ type Line struct {
 	Text   string // the message
 }
 
-// Instance is a started workerd.
-type Instance struct {
-	// to be filled
-	spec Spec
-}
-
 // Exit is how an instance ended.
 type Exit struct {
 	Code   int    // -1 when a signal ended it
 	Signal string // its name, or empty
-	Stderr string // the last lines of standard error
+	Stderr string // the last lines of standard error and of the runtime's own
 }
-
-// Start writes the configuration and starts the process. It returns once the
-// process runs; Ready waits for its ports. The process ends when this one does,
-// however it ends. ctx bounds the start alone.
-func Start(ctx context.Context, s Spec) (*Instance, error) { return nil, errors.New("not yet") }
-
-// Ready waits until every port is bound and, in a cluster, until the instance
-// holds its lease. It fails when the process exits before, with the runtime's
-// sentence, as a *StartError.
-func (i *Instance) Ready(ctx context.Context) error { return errors.New("not yet") }
-
-// Addr is where it answers requests, IP:port on loopback; valid after Ready.
-func (i *Instance) Addr() string { return "" }
-
-// Dial opens a connection to its public socket; valid after Ready.
-func (i *Instance) Dial(ctx context.Context) (net.Conn, error) { return nil, errors.New("not yet") }
-
-// ClusterAddr is where its peers reach it, and GET /ready answers; empty outside
-// a cluster; valid after Ready.
-func (i *Instance) ClusterAddr() string { return "" }
-
-// PID is the process id.
-func (i *Instance) PID() int { return 0 }
-
-// Healthy asks GET /ready of the cluster port; outside a cluster it opens a
-// connection.
-func (i *Instance) Healthy(ctx context.Context) error { return errors.New("not yet") }
-
-// SetCredentials replaces the bucket's credentials; the process reads them anew
-// by itself.
-func (i *Instance) SetCredentials(c Credentials) error { return errors.New("not yet") }
-
-// Drain asks the process to finish: objects are handed over, running requests
-// end, then it exits, within the stop timeout. It does not wait; see Done.
-func (i *Instance) Drain() error { return errors.New("not yet") }
-
-// Kill ends the process at once.
-func (i *Instance) Kill() error { return errors.New("not yet") }
-
-// Done is closed when the process was reaped and its output read to the end.
-func (i *Instance) Done() <-chan struct{} { return nil }
-
-// Exit is how it ended; valid after Done.
-func (i *Instance) Exit() Exit { return Exit{} }
-
-// Stderr is the last lines of standard error so far.
-func (i *Instance) Stderr() string { return "" }
 
 // StartError is a workerd that did not start.
 type StartError struct {
@@ -127,3 +102,379 @@ type StartError struct {
 }
 
 func (e *StartError) Error() string { return e.Sentence }
+
+// Instance is a started workerd.
+type Instance struct {
+	spec    Spec
+	cmd     *exec.Cmd
+	control *os.File
+	tail    tail
+	bound   chan struct{} // closed once every port was reported
+	done    chan struct{}
+
+	mu          sync.Mutex // guards all below
+	addr        string
+	clusterPort int
+	exited      bool
+	exit        Exit
+}
+
+// Start writes the configuration and starts the process. It returns once the
+// process runs; Ready waits for its ports. The process ends when this one does,
+// however it ends. ctx bounds the start alone.
+func Start(ctx context.Context, s Spec) (*Instance, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	i := &Instance{spec: s, bound: make(chan struct{}), done: make(chan struct{})}
+	if err := i.prepare(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.Run))
+	}
+	if err := i.spawn(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.Run))
+	}
+	return i, nil
+}
+
+func (s *Spec) check() error {
+	switch {
+	case s.Deployment == nil || s.Deployment.Manifest == nil:
+		return errors.New("instance: no deployment")
+	case s.Run == "":
+		return errors.New("instance: no run directory")
+	case s.Deployment.Durable() && !s.Trial && s.Cluster == nil:
+		return fmt.Errorf("instance: %s keeps state and was given no cluster", s.Deployment.ScriptName)
+	case s.clustered() && (s.Disk == "" || s.Cluster.Bucket == "" || s.Cluster.Listen == ""):
+		return errors.New("instance: a cluster needs a disk, a bucket and an address")
+	case s.clustered() && len(s.Cluster.Key) < MinKey:
+		return fmt.Errorf("instance: the cluster's key has fewer than %d bytes", MinKey)
+	}
+	return nil
+}
+
+func (i *Instance) configFile() string      { return filepath.Join(i.spec.Run, "workerd.capnp") }
+func (i *Instance) credentialsFile() string { return filepath.Join(i.spec.Run, "credentials") }
+
+// prepare makes the directories and writes the configuration.
+func (i *Instance) prepare() error {
+	if err := os.MkdirAll(i.spec.Run, 0o700); err != nil {
+		return err
+	}
+	// Relative paths would be those of the working directory, or of the file.
+	for _, p := range []*string{&i.spec.Run, &i.spec.Disk} {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return err
+		}
+		*p = abs
+	}
+	d := *i.spec.Deployment
+	abs, err := filepath.Abs(d.Dir)
+	if err != nil {
+		return err
+	}
+	d.Dir = abs
+	i.spec.Deployment = &d
+	if i.spec.Trial {
+		i.spec.Disk = filepath.Join(i.spec.Run, "disk")
+	}
+	if d.Durable() {
+		if err := os.MkdirAll(i.spec.Disk, 0o700); err != nil {
+			return err
+		}
+	}
+	if i.spec.clustered() {
+		if err := i.SetCredentials(i.spec.Cluster.Credentials); err != nil {
+			return err
+		}
+	}
+	body, err := config(&i.spec, i.credentialsFile())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(i.configFile(), body, 0o600)
+}
+
+// spawn starts the process and everything that follows it.
+func (i *Instance) spawn() error {
+	control, controlW, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	stdout, stdoutW, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, control.Close(), controlW.Close())
+	}
+	stderr, stderrW, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, control.Close(), controlW.Close(), stdout.Close(), stdoutW.Close())
+	}
+	i.cmd = &exec.Cmd{
+		Path: i.spec.Workerd,
+		Args: []string{"workerd", "serve", "--experimental", "--control-fd", "3",
+			"-I", i.spec.Deployment.Dir, i.configFile(), configName},
+		// From nothing: credentials and the key are in files, and a Worker must
+		// not see what this process was given.
+		Env:        []string{"TZ=UTC", "LANG=C.UTF-8"},
+		Dir:        i.spec.Run,
+		Stdout:     stdoutW,
+		Stderr:     stderrW,
+		ExtraFiles: []*os.File{controlW},
+		SysProcAttr: &syscall.SysProcAttr{
+			Pdeathsig: syscall.SIGKILL,
+			// A terminal's Ctrl-C goes to the whole group, and workerd does not
+			// drain on SIGINT.
+			Setpgid: true,
+		},
+	}
+	err = start(i.cmd)
+	closed := errors.Join(controlW.Close(), stdoutW.Close(), stderrW.Close())
+	if err = errors.Join(err, closed); err != nil {
+		if i.cmd.Process != nil {
+			_ = i.cmd.Process.Kill()
+			_ = i.cmd.Wait()
+		}
+		return errors.Join(fmt.Errorf("start %s: %w", i.spec.Workerd, err), control.Close(), stdout.Close(), stderr.Close())
+	}
+	i.control = control
+	go i.follow(stdout, stderr)
+	return nil
+}
+
+// follow owns the process to its end.
+func (i *Instance) follow(stdout, stderr *os.File) {
+	var out sync.WaitGroup
+	out.Go(func() { i.readControl() })
+	out.Go(func() { i.read(stdout, false) })
+	out.Go(func() { i.read(stderr, true) })
+	out.Wait()
+	_ = i.cmd.Wait() // what it says is in ProcessState
+	i.mu.Lock()
+	i.exited = true
+	i.exit = Exit{Code: i.cmd.ProcessState.ExitCode(), Stderr: i.tail.String()}
+	if ws, ok := i.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		i.exit.Signal = ws.Signal().String()
+	}
+	i.mu.Unlock()
+	_ = os.RemoveAll(i.spec.Run)
+	close(i.done)
+}
+
+func (i *Instance) read(f *os.File, stderr bool) {
+	defer func() { _ = f.Close() }()
+	lines(f, func(b []byte) {
+		l, r := parseLine(b, stderr)
+		// What the runtime itself says of a running instance goes to standard
+		// output, among the Worker's own lines.
+		if stderr || r.Source != "" {
+			i.tail.add(l, r)
+		}
+		if i.spec.Log != nil {
+			i.spec.Log(l)
+		}
+	})
+}
+
+// event is a line of the control descriptor.
+type event struct {
+	Event  string `json:"event"`
+	Socket string `json:"socket"`
+	Port   int    `json:"port"`
+}
+
+// readControl learns the ports. Each is reported once, when all that it serves
+// is up: in a cluster, after the lease was taken.
+func (i *Instance) readControl() {
+	defer func() { _ = i.control.Close() }()
+	announced := false
+	s := bufio.NewScanner(i.control)
+	for s.Scan() {
+		var e event
+		if json.Unmarshal(s.Bytes(), &e) != nil {
+			continue
+		}
+		i.mu.Lock()
+		switch {
+		case e.Event == "listen" && e.Socket == socketName:
+			i.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(e.Port))
+		case e.Event == "listen-cluster":
+			i.clusterPort = e.Port
+		}
+		all := i.addr != "" && (i.clusterPort != 0 || !i.spec.clustered())
+		i.mu.Unlock()
+		if all && !announced {
+			announced = true
+			close(i.bound)
+		}
+	}
+	_, _ = io.Copy(io.Discard, i.control)
+}
+
+// Ready waits until every port is bound and, in a cluster, until the instance
+// holds its lease. It fails when the process exits before, with the runtime's
+// sentence, as a *StartError.
+func (i *Instance) Ready(ctx context.Context) error {
+	select {
+	case <-i.bound:
+	case <-i.done:
+		return i.startError()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := i.Healthy(ctx); err != nil {
+		select {
+		case <-i.done:
+			return i.startError()
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *Instance) startError() error {
+	e := &StartError{Exit: i.Exit(), Sentence: i.tail.sentence()}
+	if e.Sentence == "" {
+		e.Sentence = "workerd ended at its start with " + e.Exit.String()
+	}
+	return e
+}
+
+func (e Exit) String() string {
+	if e.Signal != "" {
+		return "signal " + e.Signal
+	}
+	return "exit code " + strconv.Itoa(e.Code)
+}
+
+// Addr is where it answers requests, IP:port on loopback; valid after Ready.
+func (i *Instance) Addr() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.addr
+}
+
+// Dial opens a connection to its public socket; valid after Ready.
+func (i *Instance) Dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", i.Addr())
+}
+
+// ClusterAddr is where its peers reach it on this machine, and where GET /ready
+// answers; empty outside a cluster; valid after Ready.
+func (i *Instance) ClusterAddr() string {
+	if !i.spec.clustered() {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(i.spec.Cluster.Listen)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return net.JoinHostPort(host, strconv.Itoa(i.clusterPort))
+}
+
+// PID is the process id.
+func (i *Instance) PID() int { return i.cmd.Process.Pid }
+
+// Spec is what it was started with.
+func (i *Instance) Spec() Spec { return i.spec }
+
+// readyClient asks /ready on a connection of its own each time: a kept one could
+// answer for a listener that is gone.
+var readyClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}
+
+// Healthy asks GET /ready of the cluster port: 200 while the instance serves,
+// holds its lease and is not stopping. Outside a cluster it opens a connection.
+func (i *Instance) Healthy(ctx context.Context) error {
+	if !i.spec.clustered() {
+		c, err := i.Dial(ctx)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+i.ClusterAddr()+"/ready", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := readyClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the cluster port answers %s", resp.Status)
+	}
+	return nil
+}
+
+// SetCredentials replaces the bucket's credentials; the process reads them anew
+// by itself.
+func (i *Instance) SetCredentials(c Credentials) error {
+	var b strings.Builder
+	for _, l := range [][2]string{
+		{"AWS_ACCESS_KEY_ID", c.AccessKey}, {"AWS_SECRET_ACCESS_KEY", c.SecretKey}, {"AWS_SESSION_TOKEN", c.SessionToken},
+	} {
+		if strings.ContainsAny(l[1], "\r\n") {
+			return fmt.Errorf("%s has a line break", l[0])
+		}
+		if l[1] != "" {
+			fmt.Fprintf(&b, "%s=%s\n", l[0], l[1])
+		}
+	}
+	// By rename: the process may be reading it.
+	tmp, err := os.CreateTemp(i.spec.Run, ".credentials-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = tmp.WriteString(b.String())
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return os.Rename(tmp.Name(), i.credentialsFile())
+}
+
+// Drain asks the process to finish: objects are handed over, running requests
+// end, then it exits, within the stop timeout of its cluster. It does not wait;
+// see Done. A process that did not report its ports yet dies of it.
+func (i *Instance) Drain() error { return i.signal(syscall.SIGTERM) }
+
+// Kill ends the process at once.
+func (i *Instance) Kill() error { return i.signal(syscall.SIGKILL) }
+
+func (i *Instance) signal(sig os.Signal) error {
+	err := i.cmd.Process.Signal(sig)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Done is closed when the process was reaped, its output read to the end, and
+// its run directory removed.
+func (i *Instance) Done() <-chan struct{} { return i.done }
+
+// Exit is how it ended; valid after Done.
+func (i *Instance) Exit() Exit {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.exit
+}
+
+// Stderr is the last lines of standard error, and of the runtime's own, so far.
+func (i *Instance) Stderr() string { return i.tail.String() }
+
+// Warnings are what the runtime itself warned of so far, a class that is not
+// exported for one.
+func (i *Instance) Warnings() []string { return i.tail.warned() }

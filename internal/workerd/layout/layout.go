@@ -31,14 +31,14 @@ type Rollout struct {
 // no newer one.
 const ManifestVersion = 1
 
-// Manifest says what a deployment is made of. Its Version is a digest of all the
-// rest, so that a manifest that was changed is told from the one that was
-// published.
+// Manifest says what a deployment is made of. Its version is a digest of its
+// bytes, which hold the digests of everything else: a deployment that was changed
+// is told from the one that was published.
 type Manifest struct {
 	V                  int                        `json:"v"`
 	Product            string                     `json:"product"` // "celld-workerd"
 	ScriptName         string                     `json:"script_name"`
-	Version            string                     `json:"version"`
+	Version            string                     `json:"-"`
 	Main               string                     `json:"main,omitempty"` // the first module's name; none: assets only
 	CompatibilityDate  string                     `json:"compatibility_date"`
 	CompatibilityFlags []string                   `json:"compatibility_flags,omitempty"`
@@ -106,3 +106,13 @@ type Asset struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
 }
+
+// The directories of a fetched deployment.
+const (
+	ModulesDir = "modules"
+	AssetsDir  = "assets"
+)
+
+// LocalName is the file of a module in ModulesDir of a fetched deployment. Names
+// of modules may be anything; those of their files are their digests.
+func LocalName(m Module) string { return m.SHA256 }

@@ -1,0 +1,229 @@
+package layout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/scafo/scafo/internal/bucket"
+)
+
+// ErrLostRace: another deploy moved the pointer while this one was writing.
+var ErrLostRace = errors.New("another deploy moved the pointer meanwhile: run the deploy again")
+
+// ErrMayHaveCommitted: the answer to the write of the pointer was lost, and what
+// became of it could not be read.
+var ErrMayHaveCommitted = errors.New("the pointer may have been written: its answer was lost")
+
+// AssetFile is an asset and where its bytes are.
+type AssetFile struct {
+	Asset
+	Source string // the file to read
+}
+
+// Bundle is a deployment that is ready to be published.
+type Bundle struct {
+	Manifest *Manifest
+	Contents map[string][]byte // of each module, by name
+	Assets   []AssetFile       // sorted by path
+}
+
+// Seal fills in what follows from the contents: sizes, digests, the index of the
+// assets, and the version.
+func (b *Bundle) Seal() error {
+	m := b.Manifest
+	for i := range m.Modules {
+		body, ok := b.Contents[m.Modules[i].Name]
+		if !ok {
+			return fmt.Errorf("module %q has no contents", m.Modules[i].Name)
+		}
+		m.Modules[i].Bytes, m.Modules[i].SHA256 = int64(len(body)), Digest(body)
+	}
+	if m.Assets != nil {
+		index, err := b.index()
+		if err != nil {
+			return err
+		}
+		m.Assets.Index, m.Assets.Files, m.Assets.Bytes = Digest(index), len(b.Assets), 0
+		for _, a := range b.Assets {
+			m.Assets.Bytes += a.Bytes
+		}
+	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	_, version, err := m.Encode()
+	m.Version = version
+	return err
+}
+
+func (b *Bundle) index() ([]byte, error) {
+	list := make([]Asset, len(b.Assets))
+	for i, a := range b.Assets {
+		list[i] = a.Asset
+	}
+	slices.SortFunc(list, func(x, y Asset) int { return strings.Compare(x.Path, y.Path) })
+	return json.Marshal(list)
+}
+
+// Pointer is what the pointer says once the bundle is published.
+func (b *Bundle) Pointer() Pointer {
+	m := b.Manifest
+	return Pointer{ScriptName: m.ScriptName, Version: m.Version, Prefix: Prefix(m.ScriptName, m.Version), Rollout: Rollout{Percent: 100}}
+}
+
+// Publish writes a sealed bundle: the blobs of its assets first, then modules,
+// index and manifest, then the script's pointer, and the pointer itself last, by
+// compare-and-swap against what it was when Publish began. To publish the same
+// content again is safe, and mends what was damaged.
+func Publish(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
+	want := bundle.Pointer()
+	old, etag, err := Load(ctx, b)
+	if err != nil && !errors.Is(err, ErrNoPointer) && !errors.Is(err, ErrPointer) {
+		return err
+	}
+	if err := putBlobs(ctx, b, bundle.Assets); err != nil {
+		return err
+	}
+	if err := putDeployment(ctx, b, bundle); err != nil {
+		return err
+	}
+	body, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	if _, err := b.Put(ctx, ScriptKey(want.ScriptName), body); err != nil {
+		return err
+	}
+	if old == want {
+		return nil
+	}
+	return swap(ctx, b, etag, body, want)
+}
+
+// swap moves the pointer, and settles an answer that was lost by reading back.
+func swap(ctx context.Context, b bucket.Bucket, etag string, body []byte, want Pointer) error {
+	var err error
+	if etag == "" {
+		_, err = b.Create(ctx, PointerKey, body)
+	} else {
+		_, err = b.Replace(ctx, PointerKey, etag, body)
+	}
+	if err == nil || !errors.Is(err, bucket.ErrRefused) && !errors.Is(err, bucket.ErrUnknown) {
+		return err
+	}
+	now, nowTag, readErr := Load(ctx, b)
+	switch {
+	case readErr == nil && now == want:
+		return nil // it is what was wanted, whoever wrote it
+	case errors.Is(err, bucket.ErrRefused):
+		return ErrLostRace
+	case readErr != nil && !errors.Is(readErr, ErrNoPointer) && !errors.Is(readErr, ErrPointer):
+		return fmt.Errorf("%w: %w", ErrMayHaveCommitted, errors.Join(err, readErr))
+	case nowTag == etag:
+		return fmt.Errorf("the pointer was not moved: %w", err)
+	default:
+		return ErrLostRace
+	}
+}
+
+func putDeployment(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
+	m := bundle.Manifest
+	prefix := Prefix(m.ScriptName, m.Version)
+	manifest, version, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	if version != m.Version {
+		return fmt.Errorf("the bundle was changed after it was sealed")
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for _, mod := range m.Modules {
+		g.Go(func() error {
+			_, err := b.Put(gctx, moduleKey(prefix, mod), bundle.Contents[mod.Name])
+			return err
+		})
+	}
+	if m.Assets != nil {
+		index, err := bundle.index()
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		g.Go(func() error {
+			_, err := b.Put(gctx, prefix+assetsName, index)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	// The manifest last: what has one is complete.
+	_, err = b.Put(ctx, prefix+manifestName, manifest)
+	return err
+}
+
+// putBlobs uploads the assets that the bucket does not have.
+func putBlobs(ctx context.Context, b bucket.Bucket, assets []AssetFile) error {
+	if len(assets) == 0 {
+		return nil
+	}
+	have := map[string]int64{}
+	err := bucket.Walk(ctx, b, blobPrefix, func(i bucket.Info) error {
+		have[i.Key] = i.Size
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	memory := semaphore.NewWeighted(inFlightBytes)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for _, a := range assets {
+		key := BlobKey(a.SHA256)
+		if size, ok := have[key]; ok && size == a.Bytes {
+			continue
+		}
+		have[key] = a.Bytes // the same bytes may have several paths
+		g.Go(func() error {
+			if err := memory.Acquire(ctx, a.Bytes); err != nil {
+				return err
+			}
+			defer memory.Release(a.Bytes)
+			body, err := os.ReadFile(a.Source)
+			if err != nil {
+				return err
+			}
+			if Digest(body) != a.SHA256 {
+				return fmt.Errorf("%s changed while it was published", a.Path)
+			}
+			_, err = b.Put(ctx, key, body)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// Unpack writes a sealed bundle's modules to a directory as Fetch would, with no
+// assets: enough to try it.
+func (b *Bundle) Unpack(dir string) (*Deployment, error) {
+	d := &Deployment{Manifest: b.Manifest, Dir: dir}
+	for _, sub := range []string{ModulesDir, AssetsDir} {
+		if err := os.MkdirAll(dir+"/"+sub, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range b.Manifest.Modules {
+		if err := os.WriteFile(dir+"/"+ModulesDir+"/"+LocalName(m), b.Contents[m.Name], 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
