@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/token"
 )
 
 // uidBytes is how many random bytes a uid has: enough that no two lives of a name
@@ -106,8 +107,12 @@ const (
 )
 
 // claimID claims an id for a kind and a key, for good. Who holds the claim
-// already may claim again; every other claim is reference-held.
+// already may claim again; every other claim is reference-held. A key under which
+// anybody could sign (of small order) is never registered.
 func (r *Registry) claimID(ctx context.Context, id, kind string, key scafo.PublicKey) error {
+	if _, err := token.ParsePublicKey(key); err != nil {
+		return err
+	}
 	_, err := Update(ctx, r, IDKey(id), func(d *Doc[scafo.IDClaim]) error {
 		if !d.Exists {
 			d.Value = scafo.IDClaim{ID: id, Kind: kind, PublicKey: key}

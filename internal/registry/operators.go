@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/token"
 )
 
 // Operator is a trusted operator key, read afresh, or not-found.
@@ -37,6 +38,9 @@ func checkOperator(op *scafo.Operator) error {
 		return err
 	}
 	if _, err := scafo.ParseScope(op.Applications); err != nil {
+		return err
+	}
+	if _, err := token.ParsePublicKey(op.PublicKey); err != nil {
 		return err
 	}
 	if op.Role != scafo.RoleAdmin && op.Role != scafo.RoleOperator {
