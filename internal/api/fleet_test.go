@@ -122,7 +122,7 @@ func (f *fleet) node() http.Handler {
 	h, err := api.New(api.Deps{
 		Node: "node-a", Log: log,
 		Verifier:     auth.New(f.registry, auth.Options{Log: log, IngressTokens: []string{"first", ingressToken}}),
-		Applications: f.registry, Deploys: f.deploys, Loop: f.loop,
+		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop,
 	})
 	if err != nil {
 		f.t.Fatal(err)

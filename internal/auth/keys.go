@@ -39,6 +39,7 @@ const (
 type knownKey struct {
 	principal Principal
 	key       ed25519.PublicKey
+	spelled   scafo.PublicKey // key, as its record has it
 	read      time.Time // when the reading of its record began
 }
 
@@ -216,25 +217,32 @@ func (c *keyCache) read(ctx context.Context, id string) (knownKey, error) {
 	op, err := c.records.Operator(ctx, id)
 	switch {
 	case err == nil:
-		return recordKey(began, op.PublicKey, Principal{Kind: KindOperator, ID: id, Role: op.Role, Scope: op.Applications})
+		return c.recordKey(began, op.PublicKey, Principal{Kind: KindOperator, ID: id, Role: op.Role, Scope: op.Applications})
 	case scafo.CodeOf(err) != scafo.CodeNotFound:
 		return knownKey{}, unavailable(err, "the key's record cannot be read")
 	}
 	node, err := c.records.Node(ctx, id)
 	switch {
 	case err == nil && node.Removed == nil:
-		return recordKey(began, node.PublicKey, Principal{Kind: KindNode, ID: id})
+		return c.recordKey(began, node.PublicKey, Principal{Kind: KindNode, ID: id})
 	case err == nil, scafo.CodeOf(err) == scafo.CodeNotFound:
 		return knownKey{}, errUnknown
 	}
 	return knownKey{}, unavailable(err, "the key's record cannot be read")
 }
 
-// recordKey refuses a recorded key that registration would not have taken.
-func recordKey(read time.Time, k scafo.PublicKey, p Principal) (knownKey, error) {
+// recordKey refuses a recorded key that registration would not have taken. One that
+// is cached already was looked at then.
+func (c *keyCache) recordKey(read time.Time, k scafo.PublicKey, p Principal) (knownKey, error) {
+	c.mu.Lock()
+	cached, ok := c.known[p.ID]
+	c.mu.Unlock()
+	if ok && cached.spelled == k {
+		return knownKey{principal: p, key: cached.key, spelled: k, read: read}, nil
+	}
 	key, err := token.ParsePublicKey(k)
 	if err != nil {
 		return knownKey{}, errUnknown
 	}
-	return knownKey{principal: p, key: key, read: read}, nil
+	return knownKey{principal: p, key: key, spelled: k, read: read}, nil
 }
