@@ -26,11 +26,12 @@ const (
 // announcer merges what the calls of this process have to announce.
 type announcer struct {
 	mu      sync.Mutex
-	keys    []string     // not announced yet; guarded by mu
-	waiters []chan error // of the next write; guarded by mu
-	running bool         // a goroutine is writing; guarded by mu
-	saved   int          // announcements that may be made at once; guarded by mu
-	counted time.Time    // up to when saved was counted; guarded by mu
+	keys    []string                        // not announced yet; guarded by mu
+	waiters []chan error                    // of the next write; guarded by mu
+	running bool                            // a goroutine is writing; guarded by mu
+	heard   func(context.Context, []string) // told of each call's keys; guarded by mu
+	saved   int                             // announcements that may be made at once; guarded by mu
+	counted time.Time                       // up to when saved was counted; guarded by mu
 	// revision is the document as it was last written or read here, so that an
 	// announcement is one request. Only the running goroutine touches it.
 	revision *Doc[scafo.Revision]
@@ -46,6 +47,7 @@ func (r *Registry) Announce(ctx context.Context, keys ...string) error {
 			a.keys = append(a.keys, k)
 		}
 	}
+	heard := a.heard
 	if len(a.keys) == 0 {
 		a.mu.Unlock()
 		return nil
@@ -57,12 +59,25 @@ func (r *Registry) Announce(ctx context.Context, keys ...string) error {
 		go r.announce(context.WithoutCancel(ctx))
 	}
 	a.mu.Unlock()
+	if heard != nil && len(keys) > 0 {
+		heard(ctx, keys)
+	}
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
 		return unavailable(ctx.Err(), "announcing a change")
 	}
+}
+
+// OnChange has f told of the keys of each announcement that this process makes,
+// before the fleet can read it: what follows from a change here, or is passed on to
+// other nodes directly, need not wait for the revision. f must not block. A second
+// call replaces the first one's.
+func (r *Registry) OnChange(f func(ctx context.Context, keys []string)) {
+	r.tell.mu.Lock()
+	defer r.tell.mu.Unlock()
+	r.tell.heard = f
 }
 
 // Unannounced is how many changed keys could not be announced yet.
