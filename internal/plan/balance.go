@@ -18,7 +18,7 @@ func (p *placer) balance(in PlaceInput) {
 	}
 	low := func(i int) bool {
 		m := p.machines[i]
-		return m.Live && m.Steady && !m.Draining && !m.NoRunner && 4*p.load[i]*capable < 3*total
+		return m.Live && m.Steady && !m.Unsure && !m.Draining && !m.NoRunner && 4*p.load[i]*capable < 3*total
 	}
 	var targets []int
 	for i := range p.machines {

@@ -30,7 +30,7 @@ type LivenessTimes struct {
 // The windows that the design names.
 const (
 	GoneAfter   = 15 * time.Second
-	ReadAfter   = 5 * time.Second
+	ReadAfter   = 8 * time.Second
 	SteadyAfter = 15 * time.Second
 	AsleepAfter = 5 * time.Second
 )
@@ -173,6 +173,12 @@ func (l *Liveness) Live(node string) bool {
 	}
 	p, ok := l.peers[node]
 	return ok && !p.gone
+}
+
+// Unsure is whether the node counts as alive though it never gave a sign.
+func (l *Liveness) Unsure(node string) bool {
+	p, ok := l.peers[node]
+	return ok && !p.gone && !p.reached && p.changed.IsZero()
 }
 
 // Steady is whether the node has been alive for a while without a gap.

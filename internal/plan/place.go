@@ -231,7 +231,8 @@ func sameSet(a, b []string) bool {
 	return true
 }
 
-// best is the machine to place the application on next, or -1.
+// best is the machine to place the application on next, or -1: one that is known
+// to live before one that may, then the one with the least load.
 func (p *placer) best(app scafo.Application, taken []string) int {
 	best, bestScore := -1, uint64(0)
 	for i := range p.machines {
@@ -239,15 +240,31 @@ func (p *placer) best(app scafo.Application, taken []string) int {
 		if !m.Qualifies(app) || slices.Contains(taken, m.ID) {
 			continue
 		}
-		if best >= 0 && p.load[i] > p.load[best] {
+		if best < 0 {
+			best, bestScore = i, score(app.UID, m.ID)
 			continue
 		}
-		s := score(app.UID, m.ID)
-		if best < 0 || p.load[i] < p.load[best] || s > bestScore {
+		order := p.compare(i, best)
+		if order > 0 {
+			continue
+		}
+		if s := score(app.UID, m.ID); order < 0 || s > bestScore {
 			best, bestScore = i, s
 		}
 	}
 	return best
+}
+
+// compare is negative when the first machine is to be preferred, whatever the
+// application.
+func (p *placer) compare(i, j int) int {
+	if a, b := p.machines[i].Unsure, p.machines[j].Unsure; a != b {
+		if b {
+			return -1
+		}
+		return 1
+	}
+	return p.load[i] - p.load[j]
 }
 
 // decide notes the decision, unless it is the one in force; then it notes whether

@@ -39,6 +39,9 @@ type Machine struct {
 	// enough to be given what it need not have.
 	Live   bool
 	Steady bool
+	// Unsure is whether nothing was heard of the node since the observer began, so
+	// that it counts as alive for the benefit of the doubt.
+	Unsure bool
 	// Draining is whether the node goes, or was told to give its applications up.
 	Draining bool
 	// NoRunner is whether the node runs no applications at all.

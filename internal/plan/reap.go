@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/scafo/scafo"
@@ -44,28 +46,40 @@ func Expired(d scafo.Deploy, age time.Duration) bool {
 	return d.State.Terminal() && age >= KeepTerminal
 }
 
-// StaleClaim says why a claim should not stand as it does: it never came to be
-// held, or nobody lists it. Empty when it may.
-func StaleClaim(c scafo.Claim, apps map[string]scafo.Application) string {
+// StaleClaim says why a claim should not stand as it does, and what it should be:
+// it never came to be held, or nobody lists it. why is empty when it may stand.
+func StaleClaim(c scafo.Claim, apps map[string]scafo.Application) (after scafo.Claim, why string) {
+	after = c
+	after.State, after.PendingWildcard = scafo.ClaimReleased, false
 	if c.State == scafo.ClaimPending {
-		return "it stayed pending"
+		return after, "it stayed pending"
 	}
 	if c.State != scafo.ClaimHeld {
-		return ""
+		return c, ""
 	}
 	app, ok := apps[c.Application]
 	if !ok || app.UID != c.UID {
-		return "its application is gone"
+		return after, "its application is gone"
 	}
 	for _, d := range app.Domains {
-		if d.Host == c.Host {
-			if c.PendingWildcard {
-				return "its claim of the subdomains stayed pending"
-			}
-			return ""
+		if d.Host != c.Host {
+			continue
 		}
+		if c.PendingWildcard {
+			after = c
+			after.PendingWildcard = false
+			return after, "its claim of the subdomains stayed pending"
+		}
+		return c, ""
 	}
-	return "its application does not list it"
+	return after, "its application does not list it"
+}
+
+// StandingClaim is a claim that has been stale for too long: as it was seen, what
+// it shall be, and why.
+type StandingClaim struct {
+	Seen, After scafo.Claim
+	Why         string
 }
 
 // ClaimWatch finds the claims that have been stale for long enough, by the time
@@ -80,12 +94,13 @@ type watched struct {
 }
 
 // Due are the claims that have been stale, as the very same write, for
-// [ClaimStaleAfter].
-func (w *ClaimWatch) Due(now time.Time, claims map[string]scafo.Claim, apps map[string]scafo.Application) []scafo.Claim {
+// [ClaimStaleAfter], in the order of hosts.
+func (w *ClaimWatch) Due(now time.Time, claims map[string]scafo.Claim, apps map[string]scafo.Application) []StandingClaim {
 	next := make(map[string]watched)
-	var due []scafo.Claim
+	var due []StandingClaim
 	for host, c := range claims {
-		if StaleClaim(c, apps) == "" {
+		after, why := StaleClaim(c, apps)
+		if why == "" {
 			continue
 		}
 		seen, ok := w.since[host]
@@ -94,9 +109,10 @@ func (w *ClaimWatch) Due(now time.Time, claims map[string]scafo.Claim, apps map[
 		}
 		next[host] = seen
 		if now.Sub(seen.at) >= ClaimStaleAfter {
-			due = append(due, c)
+			due = append(due, StandingClaim{Seen: c, After: after, Why: why})
 		}
 	}
 	w.since = next
+	slices.SortFunc(due, func(a, b StandingClaim) int { return strings.Compare(a.Seen.Host, b.Seen.Host) })
 	return due
 }

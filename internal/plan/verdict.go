@@ -187,3 +187,10 @@ func sentence(lines []string) string {
 	}
 	return last
 }
+
+// Answered is whether a process has come to its end with a version: it serves it,
+// or it refuses it.
+func Answered(p scafo.ProcessStatus, version string) bool {
+	return p.State == scafo.ProcessReady && p.Deployment == version ||
+		p.Refused != nil && p.Refused.Version == version || crashedOn(&p, version)
+}

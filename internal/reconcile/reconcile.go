@@ -2,67 +2,330 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket/meter"
+	"github.com/scafo/scafo/internal/plan"
+	"github.com/scafo/scafo/internal/registry"
+	"github.com/scafo/scafo/internal/route"
+	"github.com/scafo/scafo/internal/supervise"
 )
 
-// Loop is the reconcile loop of one node.
+// retryAfter is how soon a pass that failed is tried again.
+const retryAfter = 2 * time.Second
+
+// Loop is the reconcile loop of one node. Its methods may be called from any
+// goroutine, before, during and after Run.
 type Loop struct {
-	c Config
+	c     Config
+	log   *slog.Logger
+	pub   route.Publisher
+	tasks tasks
+	wake  chan struct{} // a pass is asked for
+	beat  chan struct{} // the heartbeat may have changed
+
+	// Only the goroutine of Run touches these.
+	set      []supervise.Want           // what the supervisor was last told
+	told     bool                       // it was told at all
+	leaving  map[string]time.Time       // by uid: since when a process lingers
+	redo     bool                       // the last pass left something undone
+	retryAt  time.Time                  // when to try that again
+	nextRead time.Time                  // when the revision is read next
+	readOnce bool                       // the bucket has been read
+	relistAt time.Time                  // when a new coordinator lists everything again
+	fence    int64                      // under which it last coordinated
+	claims   plan.ClaimWatch            //
+	problems map[route.Problem]bool     // those that were reported
+	warned   map[string]bool            // unreadable documents that were reported
+	decided  map[string]scafo.Placement // by application: decisions not yet read back
+	seen     map[string]string          // by node: the heartbeat that liveness was told of
+	gone     map[string]time.Time       // by node: since when it counts as gone
+	drain    drainState                 //
+	passes   int64                      //
+	last     *view                      //
+	reap     chan struct{}              // the reaper should look
+
+	mu       sync.Mutex // guards what follows
+	live     *plan.Liveness
+	refresh  bool          // the next pass reads the bucket
+	view     *view         // of the last pass; nil before the first good one
+	passed   chan struct{} // closed at the end of a pass
+	begun    int64         // passes that began
+	ended    int64         // the latest pass that ended
+	status   *scafo.ReconcileStatus
+	going    bool                 // Drain was called
+	said     beatContent          // what the next heartbeat says
+	outboxes map[string]*outbox   // by node
+	asked    map[string]time.Time // by node: when it last asked this one
+	known    map[string]time.Time // by node: since when it is known
 }
 
 // New makes a loop; Run runs it.
-func New(c Config) (*Loop, error) { c.Times = c.Times.withDefaults(); return &Loop{c: c}, nil }
+func New(c Config) (*Loop, error) {
+	if c.Node == "" || c.Store == nil || c.Lease == nil {
+		return nil, errors.New("reconcile: a loop needs a node, a store and a lease")
+	}
+	c.Times = c.Times.withDefaults()
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	now := time.Now()
+	l := &Loop{
+		c: c, log: c.Log,
+		wake: make(chan struct{}, 1), beat: make(chan struct{}, 1), reap: make(chan struct{}, 1),
+		leaving: map[string]time.Time{}, problems: map[route.Problem]bool{}, warned: map[string]bool{},
+		decided: map[string]scafo.Placement{}, seen: map[string]string{}, gone: map[string]time.Time{},
+		live:    plan.NewLiveness(c.Node, now, plan.DefaultLivenessTimes(c.Times.Heartbeat, c.Times.HeartbeatStale)),
+		refresh: true, passed: make(chan struct{}),
+		outboxes: map[string]*outbox{}, asked: map[string]time.Time{}, known: map[string]time.Time{},
+	}
+	c.Store.OnChange(l.Changed)
+	return l, nil
+}
 
 // Run passes until ctx ends. It leaves the processes running.
-func (l *Loop) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (l *Loop) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(meter.With(ctx, Purpose))
+	defer l.tasks.close()
+	defer cancel()
+	if !l.tasks.open(ctx) {
+		return errors.New("reconcile: Run was called twice")
+	}
+	l.tasks.start(l.heartbeats)
+	l.tasks.start(l.probe)
+	l.tasks.start(l.reaper)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var processes <-chan struct{}
+	if l.c.Supervisor != nil {
+		processes = l.c.Supervisor.Changes()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-processes:
+		case <-l.c.Lease.Changed():
+		case <-timer.C:
+			if at := l.next(); time.Now().Before(at) {
+				timer.Reset(time.Until(at))
+				continue
+			}
+		}
+		l.pass(ctx)
+		timer.Reset(time.Until(l.next()))
+	}
+}
 
-// Kick begins a pass now.
-func (l *Loop) Kick() {}
+// Kick begins a pass that reads the bucket.
+func (l *Loop) Kick() {
+	l.mu.Lock()
+	l.refresh = true
+	l.mu.Unlock()
+	signal(l.wake)
+}
 
 // Changed says that this node wrote those documents: they are read again at
-// once, here and on the other nodes.
-func (l *Loop) Changed(keys ...string) {}
-
-// Hint is what POST /v1/peer/hints does; from is the node that gives it.
-func (l *Loop) Hint(ctx context.Context, from string, h scafo.PeerHint) (scafo.PeerAnswer, error) {
-	return scafo.PeerAnswer{Node: l.c.Node}, nil
+// once, here and on the other nodes. The store says it by itself of what goes
+// through this process's registry.
+func (l *Loop) Changed(keys ...string) {
+	keys = hintable(keys)
+	if len(keys) == 0 {
+		return
+	}
+	l.c.Store.Hint(keys...)
+	l.Kick()
+	l.tell(keys...)
 }
 
-// Asked says that a node asked this one's health (header X-Scafo-Node).
-func (l *Loop) Asked(from string) {}
-
-// Status is the last pass; nil before the first one.
-func (l *Loop) Status() *scafo.ReconcileStatus { return nil }
-
-// State is the whole document of GET /v1/state.
-func (l *Loop) State(ctx context.Context) (scafo.DaemonState, error) { return scafo.DaemonState{}, nil }
-
-// Routing is the routing document with one node's upstreams first; "self" is this
-// node, and empty the fleet's own order. ready is false until the first pass is
-// complete.
-func (l *Loop) Routing(prefer string) (doc scafo.FleetRouting, etag string, ready bool) {
-	return scafo.FleetRouting{}, "", false
+// next is when a pass has something to do by time alone.
+func (l *Loop) next() time.Time {
+	at := l.nextRead
+	sooner := func(t time.Time) {
+		if !t.IsZero() && t.Before(at) {
+			at = t
+		}
+	}
+	if l.redo {
+		sooner(l.retryAt)
+	}
+	sooner(l.relistAt)
+	sooner(l.drain.wake(l.c.Times))
+	for _, since := range l.leaving {
+		sooner(since.Add(l.c.Times.DrainRoute))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if due, ok := l.live.Next(); ok {
+		sooner(due)
+	}
+	if l.refresh {
+		sooner(time.Now())
+	}
+	return at
 }
 
-// RoutingBody is Routing, encoded once for each change.
-func (l *Loop) RoutingBody(prefer string) (body []byte, etag string, ready bool) {
-	return nil, "", false
+// pass reads what changed, decides, and makes it so.
+func (l *Loop) pass(ctx context.Context) {
+	began := time.Now()
+	before := l.requests()
+	l.mu.Lock()
+	l.begun++
+	seq := l.begun
+	l.mu.Unlock()
+
+	err := l.read(ctx)
+	v := l.look()
+	if v != nil && (l.redo || !v.sameInputs(l.last) || l.lingering(v)) {
+		l.redo = false
+		err = errors.Join(err, l.act(ctx, v))
+	} else if v != nil {
+		v.keepOutcome(l.last)
+	}
+	l.last = v
+	l.passes++
+	s := &scafo.ReconcileStatus{
+		StartedAt: began.UTC(), FinishedAt: time.Now().UTC(), OK: err == nil, Passes: l.passes,
+		DurationMS: time.Since(began).Milliseconds(), Requests: l.requests() - before,
+	}
+	if err != nil {
+		s.Error = safe(err)
+		if ctx.Err() == nil {
+			l.log.Warn("a reconcile pass failed", "event", "reconcile.failed", "err", err)
+		}
+	}
+	l.mu.Lock()
+	l.status, l.ended = s, seq
+	if v != nil {
+		l.view = v
+	}
+	close(l.passed)
+	l.passed = make(chan struct{})
+	l.mu.Unlock()
 }
 
-// Settle waits until the application's nodes serve the version.
-func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func([]scafo.DeployNode)) error {
+// safe is what of an error a caller may see.
+func safe(err error) string {
+	var e *scafo.Error
+	if errors.As(err, &e) && e.Detail != "" {
+		return e.Detail
+	}
+	return "the pass could not be completed; the log says why"
+}
+
+func (l *Loop) requests() int64 {
+	if l.c.Requests == nil {
+		return 0
+	}
+	return l.c.Requests()
+}
+
+// read brings the snapshot up to date when the time has come or somebody said
+// that it is old, with the heartbeats of those that have been silent.
+func (l *Loop) read(ctx context.Context) error {
+	now := time.Now()
+	l.takeOver(now)
+	if !l.relistAt.IsZero() && !now.Before(l.relistAt) {
+		l.relistAt = time.Time{}
+		l.c.Store.Relist()
+		l.nextRead = now
+	}
+	l.mu.Lock()
+	due := l.live.Due(now)
+	want := l.refresh || len(due) > 0 || !now.Before(l.nextRead)
+	l.refresh = false
+	l.mu.Unlock()
+	if !want {
+		return nil
+	}
+	for _, id := range due {
+		l.c.Store.Hint(registry.HeartbeatKey(id))
+	}
+	_, err := l.c.Store.Refresh(ctx)
+	now = time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.nextRead = now.Add(min(retryAfter, l.c.Times.Interval))
+		for _, id := range due {
+			l.live.Unread(now, id)
+		}
+		return err
+	}
+	l.nextRead, l.readOnce = now.Add(l.c.Times.Interval), true
+	l.hear(now, l.c.Store.Snapshot(), due)
 	return nil
 }
 
-// CelldVersions maps the answering nodes that serve the application, or
-// crash-loop on it, to the version of their runtime.
-func (l *Loop) CelldVersions(ctx context.Context, app string) map[string]string { return nil }
+// takeOver makes a new coordinator list everything now, and again when every
+// write of its predecessor has landed.
+func (l *Loop) takeOver(now time.Time) {
+	fence, held := l.c.Lease.Held()
+	if !held || fence == l.fence {
+		return
+	}
+	l.fence = fence
+	l.log.Info("this node coordinates", "event", "lease.taken", "fence", fence)
+	l.c.Store.Relist()
+	l.relistAt = now.Add(2 * l.c.Times.LeaseTTL)
+	l.nextRead = now
+	signal(l.reap)
+}
 
-// NodeAnswers reports whether the node answers now.
-func (l *Loop) NodeAnswers(ctx context.Context, node string) bool { return false }
+// hear tells liveness what the snapshot says. The caller holds mu.
+func (l *Loop) hear(now time.Time, snap *registry.Snapshot, due []string) {
+	ids := make([]string, 0, len(snap.Nodes))
+	for id, n := range snap.Nodes {
+		if n.Removed == nil && id != l.c.Node {
+			ids = append(ids, id)
+			if _, ok := l.known[id]; !ok {
+				l.known[id] = now
+			}
+		}
+	}
+	for id := range l.known {
+		if !slices.Contains(ids, id) {
+			delete(l.known, id)
+			delete(l.asked, id)
+		}
+	}
+	l.live.Known(now, ids)
+	for _, id := range ids {
+		stamp := snap.Heartbeats[id].Write
+		was, ok := l.seen[id]
+		if stamp != was || !ok || slices.Contains(due, id) {
+			l.live.Looked(now, id, stamp)
+			l.seen[id] = stamp
+		}
+	}
+}
 
-// Drain says that this node goes, waits until its applications are ready
-// elsewhere where they can be, takes it out of the routes, and stops its
-// processes.
-func (l *Loop) Drain(ctx context.Context) error { return nil }
+// act decides on the view and makes it so.
+func (l *Loop) act(ctx context.Context, v *view) error {
+	err := l.coordinate(ctx, v)
+	if err != nil {
+		l.redo, l.retryAt = true, time.Now().Add(retryAfter)
+	}
+	l.apply(v)
+	return errors.Join(err, l.publish(v))
+}
+
+// sameInputs is whether nothing that decisions follow from differs.
+func (v *view) sameInputs(was *view) bool {
+	return was != nil && v.snap == was.snap && v.fence == was.fence && v.held == was.held && v.phase == was.phase &&
+		slices.EqualFunc(v.machines, was.machines, func(a, b plan.Machine) bool {
+			return a.ID == b.ID && a.Live == b.Live && a.Steady == b.Steady && a.Unsure == b.Unsure && a.Draining == b.Draining
+		}) && reflect.DeepEqual(v.own, was.own)
+}
+
+// keepOutcome takes over what followed from the same inputs.
+func (v *view) keepOutcome(was *view) {
+	v.unplaced, v.wants, v.placements, v.fleet = was.unplaced, was.wants, was.placements, was.fleet
+}
