@@ -114,6 +114,7 @@ type machine struct {
 
 	probing  bool
 	probeAt  time.Time
+	health   health    // what the last probe found
 	silent   int       // answers missed in a row
 	heardAt  time.Time // when it last answered anything
 	stateAt  time.Time // when to ask what it serves; zero while asking
@@ -304,7 +305,7 @@ func (s *stepper) exited(x exit) {
 }
 
 func (s *stepper) probed(h health) {
-	s.m.probing = false
+	s.m.probing, s.m.health = false, h
 	if h != healthSilent {
 		s.m.silent, s.m.heardAt = 0, s.now
 	} else {
@@ -361,6 +362,9 @@ func (s *stepper) stated(e event) {
 	s.m.asking = false
 	if s.m.phase != phaseStarting && !s.up() {
 		return
+	}
+	if s.m.phase == phaseStarting && s.m.health != healthOK {
+		return // it changed its mind: the next good answer asks again
 	}
 	s.m.stateAt = s.now.Add(s.p.StateEvery)
 	if e.err == nil && e.version != "" {
