@@ -74,60 +74,65 @@ func (s *server) guarded(c *call, rt *route) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if refusal := allow(ctx, session, rt, c.params); refusal != nil {
-		// The token held up, so it is used up, whatever came of it.
-		return answer{}, firstError(refuseUnused(ctx, session, rt, refusal), refusal)
-	}
-	c.principal = session.Principal
-	return s.use(ctx, c, rt, session)
-}
-
-// refuseUnused uses up the token of a call that is refused all the same. A caller
-// that was found out to be nobody has no token to use up.
-func refuseUnused(ctx context.Context, session *auth.Session, rt *route, refusal error) error {
-	switch scafo.CodeOf(refusal) {
-	case scafo.CodeAuthInvalid, scafo.CodeStoreUnavailable:
-		return nil
-	}
-	return use(ctx, session, rt)
-}
-
-func use(ctx context.Context, session *auth.Session, rt *route) error {
-	if rt.access.localUse {
-		return session.UseLocally()
-	}
-	return session.Use(ctx)
-}
-
-// use carries the call out. A call that changes something waits until its token is
-// marked as used; a read is done beside that, and answers when both are done.
-func (s *server) use(ctx context.Context, c *call, rt *route, session *auth.Session) (answer, error) {
-	if rt.method != http.MethodGet || rt.access.localUse {
-		if err := use(ctx, session, rt); err != nil {
-			return answer{}, err
-		}
-		session.Accepted()
-		return rt.run(ctx, c)
-	}
 	if err := session.UseLocally(); err != nil {
 		return answer{}, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	used := make(chan error, 1)
-	go func() {
-		err := session.Record(ctx)
-		if err != nil {
-			cancel() // nobody will see what the read finds
+	ctx, used := record(ctx, session, rt)
+	defer used.end()
+	// Whatever comes of the call, its token held up and is used up.
+	if refusal := allow(ctx, session, rt, c.params); refusal != nil {
+		return answer{}, firstError(used.wait(), refusal)
+	}
+	c.principal = session.Principal
+	// A call that changes something waits until its token is known to be new; a read
+	// is done beside that, and answers when both are done.
+	if rt.method != http.MethodGet {
+		if err := used.wait(); err != nil {
+			return answer{}, err
 		}
-		used <- err
-	}()
+	}
 	a, err := rt.run(ctx, c)
-	if refused := <-used; refused != nil {
+	if refused := used.wait(); refused != nil {
 		return answer{}, refused
 	}
 	session.Accepted()
 	return a, err
+}
+
+// use is the recording of a token in the bucket, while the call goes on.
+type use struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+// record begins to record a token as used. The context that it returns ends when
+// that fails: nobody will see what a read under it finds.
+func record(ctx context.Context, session *auth.Session, rt *route) (context.Context, *use) {
+	ctx, cancel := context.WithCancel(ctx)
+	u := &use{cancel: cancel, done: make(chan struct{})}
+	if rt.access.localUse {
+		close(u.done)
+		return ctx, u
+	}
+	go func() {
+		defer close(u.done)
+		if u.err = session.Record(ctx); u.err != nil {
+			cancel()
+		}
+	}()
+	return ctx, u
+}
+
+func (u *use) wait() error {
+	<-u.done
+	return u.err
+}
+
+// end leaves nothing running.
+func (u *use) end() {
+	u.cancel()
+	<-u.done
 }
 
 // allow decides whether the caller may use the route, and name the application

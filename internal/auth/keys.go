@@ -40,7 +40,7 @@ type knownKey struct {
 	principal Principal
 	key       ed25519.PublicKey
 	spelled   scafo.PublicKey // key, as its record has it
-	read      time.Time // when the reading of its record began
+	read      time.Time       // when the reading of its record began
 }
 
 var errUnknown = token.Refusal("unknown-key")

@@ -84,7 +84,7 @@ func Bearer(h http.Header) (string, bool) {
 }
 
 // Session is one request's verified token. Its signature holds; whether it was
-// used before is not known until [Session.Use] or [Session.UseLocally] returns.
+// used before is not known until [Session.UseLocally] and [Session.Record] returned.
 type Session struct {
 	Principal Principal
 
@@ -135,17 +135,9 @@ func (s *Session) RequireOperator(ctx context.Context) error {
 	return nil
 }
 
-// Use marks the token as used, in the whole fleet: auth-invalid when it was,
-// store-unavailable when the bucket could not tell.
-func (s *Session) Use(ctx context.Context) error {
-	if err := s.UseLocally(); err != nil {
-		return err
-	}
-	return s.Record(ctx)
-}
-
-// Record is the second half of [Session.Use], for a token that [Session.UseLocally]
-// found to be new on this node: the only part that asks the bucket.
+// Record marks a token, which [Session.UseLocally] found to be new on this node, as
+// used in the whole fleet: auth-invalid when it was, store-unavailable when the
+// bucket could not tell.
 func (s *Session) Record(ctx context.Context) error {
 	err := s.v.records.UseToken(ctx, s.claims.Expires, s.claims.KeyID, s.claims.ID)
 	switch {
@@ -160,8 +152,8 @@ func (s *Session) Record(ctx context.Context) error {
 	}
 }
 
-// UseLocally marks the token as used on this node alone. It is for calls that
-// change nothing durable and must cost no bucket request.
+// UseLocally marks the token as used on this node, which costs nothing. Calls that
+// change nothing durable leave it at that; all others go on with [Session.Record].
 func (s *Session) UseLocally() error {
 	if !s.v.used.add(s.v.now(), s.claims.KeyID, s.claims.ID) {
 		return s.v.refuse(token.Refusal("replayed"))

@@ -1,0 +1,95 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/client"
+	"github.com/scafo/scafo/internal/deploy"
+	"github.com/scafo/scafo/internal/token/keyfile"
+)
+
+// The public client against two nodes of one fleet.
+func TestClient(t *testing.T) {
+	f := newFleet(t)
+	f.application("shop", func(a *scafo.Application) { a.Labels = map[string]string{"plan": "pro"} })
+	f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1,"fleet":"f","routes":[]}`, `"e"`
+	a, b := httptest.NewServer(f.handler), httptest.NewServer(f.node())
+	defer a.Close()
+	defer b.Close()
+	as := func(id string) *client.Client {
+		k := keyfile.Key{ID: id, Private: signer(id).Private}
+		c, err := client.New(client.Config{
+			URLs:       []string{a.URL, b.URL},
+			Credential: client.CredentialFunc(func(context.Context) (string, error) { return k.Token(time.Now()) }),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	ctx := t.Context()
+	if h, err := as("admin").Health(ctx); err != nil || !h.OK || h.Node != "node-a" || h.Version != scafo.Version {
+		t.Error(h, err)
+	}
+	if l, err := as("tenant").Applications(ctx); err != nil || !l.Scoped || len(l.Applications) != 1 || l.Applications[0].Labels != nil {
+		t.Error(l, err)
+	}
+	if app, err := as("admin").Application(ctx, "shop"); err != nil || app.UID == "" || app.Labels["plan"] != "pro" {
+		t.Error(app, err)
+	}
+	if s, err := as("tenant").State(ctx); err != nil || !s.Scoped {
+		t.Error(s, err)
+	}
+	if said, err := as("node-b").Hint(ctx, scafo.PeerHint{Keys: []string{"k"}}); err != nil || said.Node != "node-a" {
+		t.Error(said, err)
+	}
+	for id, code := range map[string]scafo.Code{"tenant": scafo.CodeAuthScope, "stranger": scafo.CodeAuthInvalid} {
+		if _, err := as(id).Application(ctx, "other"); scafo.CodeOf(err) != code {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	ingress, err := client.New(client.Config{URLs: []string{a.URL}, Credential: client.Static(ingressToken)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ingress.Close()
+	doc, etag, changed, err := ingress.Routes(ctx, "", "")
+	if err != nil || !changed || doc.Fleet != "f" || etag != `"e"` {
+		t.Error(doc, etag, changed, err)
+	}
+	if _, _, changed, err := ingress.Routes(ctx, "", etag); err != nil || changed {
+		t.Error(changed, err)
+	}
+
+	artifact := bytes.Repeat([]byte("artifact"), 100_000)
+	f.deploys.accept = func(_ context.Context, r deploy.Request) (scafo.DeployStatus, error) {
+		got, err := io.ReadAll(r.Body)
+		if err != nil || !bytes.Equal(got, artifact) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		return scafo.DeployStatus{ID: r.Application + ".0123456789abcdef", Application: r.Application, State: scafo.DeployAccepted}, nil
+	}
+	f.deploys.status = func(id scafo.DeployID) (scafo.DeployStatus, error) {
+		return scafo.DeployStatus{ID: id.String(), Application: id.Application, State: scafo.DeployDeployed, Deployment: "v1"}, nil
+	}
+	tenant := as("tenant")
+	s, err := tenant.Deploy(ctx, "shop", scafo.DeployMetadata{}, client.Upload{Body: bytes.NewReader(artifact), Size: int64(len(artifact))})
+	if err != nil || s.State != scafo.DeployAccepted {
+		t.Fatal(s, err)
+	}
+	if s, err = tenant.DeployStatus(ctx, s.ID); err != nil || s.State != scafo.DeployDeployed || s.Deployment != "v1" {
+		t.Error(s, err)
+	}
+	// One node goes: the other one answers, under a token of its own.
+	a.Close()
+	if _, err := tenant.State(ctx); err != nil {
+		t.Error(err)
+	}
+}
