@@ -4,7 +4,9 @@ import "slices"
 
 // balance moves applications to machines that carry less than three quarters of
 // the average, from those that carry more than it. Only what is ready moves, only
-// to machines that have lived for a while, and only so many at once.
+// to machines that have lived for a while, and only so many at once. What was begun
+// goes on to the average: the distance between the two is what keeps a small
+// difference from moving anything.
 func (p *placer) balance(in PlaceInput) {
 	capable, total := 0, 0
 	for i, m := range p.machines {
@@ -30,7 +32,7 @@ func (p *placer) balance(in PlaceInput) {
 		return
 	}
 	for _, to := range targets {
-		for p.moving[to] < MovesPerNode && low(to) && p.moveOne(in, to) {
+		for p.moving[to] < MovesPerNode && p.load[to]*capable < total && p.moveOne(in, to) {
 			p.moving[to]++
 		}
 	}
