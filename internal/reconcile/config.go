@@ -76,8 +76,6 @@ type Config struct {
 
 	Times Times
 	Log   *slog.Logger
-	// Requests counts the bucket requests of Purpose so far; nil counts none.
-	Requests func() int64
 }
 
 // Purpose names the bucket requests of a pass to the meter.

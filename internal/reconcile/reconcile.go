@@ -175,7 +175,8 @@ func (l *Loop) next() time.Time {
 // pass reads what changed, decides, and makes it so.
 func (l *Loop) pass(ctx context.Context) {
 	began := time.Now()
-	before := l.requests()
+	tally := &meter.Tally{}
+	ctx = meter.WithTally(ctx, tally)
 	l.mu.Lock()
 	l.begun++
 	seq := l.begun
@@ -193,7 +194,7 @@ func (l *Loop) pass(ctx context.Context) {
 	l.passes++
 	s := &scafo.ReconcileStatus{
 		StartedAt: began.UTC(), FinishedAt: time.Now().UTC(), OK: err == nil, Passes: l.passes,
-		DurationMS: time.Since(began).Milliseconds(), Requests: l.requests() - before,
+		DurationMS: time.Since(began).Milliseconds(), Requests: tally.Total(),
 	}
 	if err != nil {
 		s.Error = safe(err)
@@ -218,13 +219,6 @@ func safe(err error) string {
 		return e.Detail
 	}
 	return "the pass could not be completed; the log says why"
-}
-
-func (l *Loop) requests() int64 {
-	if l.c.Requests == nil {
-		return 0
-	}
-	return l.c.Requests()
 }
 
 // read brings the snapshot up to date when the time has come or somebody said

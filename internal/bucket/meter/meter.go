@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/scafo/scafo/internal/bucket"
 )
@@ -45,6 +46,19 @@ func With(ctx context.Context, purpose string) context.Context {
 	return context.WithValue(ctx, purposeKey{}, purpose)
 }
 
+// Tally counts the requests that are made under one context, whatever they are for.
+type Tally struct{ n atomic.Int64 }
+
+type tallyKey struct{}
+
+// WithTally has the requests that are made under the context counted by t too.
+func WithTally(ctx context.Context, t *Tally) context.Context {
+	return context.WithValue(ctx, tallyKey{}, t)
+}
+
+// Total is how many requests there were.
+func (t *Tally) Total() int64 { return t.n.Load() }
+
 // Purpose is what the context's requests are for.
 func Purpose(ctx context.Context) string {
 	if p, ok := ctx.Value(purposeKey{}).(string); ok {
@@ -75,6 +89,9 @@ func (b *Bucket) Counts() Counts {
 
 func (b *Bucket) count(ctx context.Context, op Op) {
 	k := Key{Purpose: Purpose(ctx), Op: op}
+	if t, ok := ctx.Value(tallyKey{}).(*Tally); ok {
+		t.n.Add(1)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.counts[k]++

@@ -67,3 +67,21 @@ func TestDollars(t *testing.T) {
 		}
 	}
 }
+
+func TestTally(t *testing.T) {
+	b := meter.New(memory.New())
+	tally := &meter.Tally{}
+	ctx := meter.WithTally(meter.With(t.Context(), "a"), tally)
+	if _, err := b.Create(ctx, "k", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(meter.With(ctx, "b"), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if got := tally.Total(); got != 2 {
+		t.Errorf("counted %d", got)
+	}
+}
