@@ -1,0 +1,299 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/artifact"
+	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/registry"
+)
+
+// Accept takes a deploy in: it answers once the artifact is staged, the deploy
+// has its place in the order and its record, and a place in the queue.
+//
+// The order of the steps is part of the API: the freeze, the application, the
+// versions of the runtimes, and only then the body.
+func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, error) {
+	if err := s.mayDeploy(ctx); err != nil {
+		return scafo.DeployStatus{}, err
+	}
+	if r.Body == nil {
+		return scafo.DeployStatus{}, scafo.Malformed("the request has no body: it is to be the artifact")
+	}
+	app, err := s.application(ctx, r)
+	if err != nil {
+		return scafo.DeployStatus{}, err
+	}
+	if err := s.sameRuntime(ctx, app.Name); err != nil {
+		return scafo.DeployStatus{}, err
+	}
+	select {
+	case s.admitted <- struct{}{}:
+	default:
+		return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeDeployOverloaded, "this node already has %d deploys to publish", cap(s.admitted))
+	}
+	j := newJob(scafo.DeployID{Application: app.Name, Hex: s.c.Registry.Nonce(8)})
+	status, err := s.takeIn(ctx, r, app, j)
+	var kept keptJob
+	switch {
+	case errors.As(err, &kept):
+		return scafo.DeployStatus{}, kept.error
+	case err != nil:
+		s.drop(j)
+		return scafo.DeployStatus{}, err
+	}
+	return status, nil
+}
+
+// mayDeploy refuses before anything is created.
+func (s *Service) mayDeploy(ctx context.Context) error {
+	freeze, err := s.c.Registry.Freeze(ctx)
+	if err != nil {
+		return err
+	}
+	if freeze != nil {
+		detail := fmt.Sprintf("%s froze the deploys of this fleet at %s", freeze.By, freeze.FrozenAt.UTC().Format(time.RFC3339))
+		if freeze.Reason != "" {
+			detail += ": " + freeze.Reason
+		}
+		return scafo.Errorf(scafo.CodeDeploysFrozen, "%s", detail)
+	}
+	if s.c.Publisher == nil {
+		return scafo.Errorf(scafo.CodeCapabilityMissing, "this node has no deploy runner (its celld.command is none)")
+	}
+	if s.stages == nil {
+		return scafo.Errorf(scafo.CodeCapabilityMissing, "this node has no directory to stage artifacts in")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return scafo.Errorf(scafo.CodeDraining, "this node is stopping")
+	}
+	return nil
+}
+
+// application creates the application, or checks it and gives it what the
+// metadata says of its placement.
+func (s *Service) application(ctx context.Context, r Request) (scafo.Application, error) {
+	intend := func(a *scafo.Application) (changed bool) {
+		m := r.Metadata
+		if m.Replicas != nil && *m.Replicas != a.Replicas {
+			a.Replicas, changed = *m.Replicas, true
+		}
+		if m.NodeSelector != nil && !maps.Equal(m.NodeSelector, a.Selector) {
+			a.Selector, changed = maps.Clone(m.NodeSelector), true
+		}
+		return changed
+	}
+	app, created, err := s.c.Registry.CreateApplication(ctx, r.Application, r.Caller, func(a *scafo.Application) { intend(a) })
+	if err != nil {
+		return app, err
+	}
+	if created {
+		s.log.Info("application.created", "event", "application.created", "actor", r.Caller, "application", app.Name)
+		return app, nil
+	}
+	if err := blocked(app); err != nil {
+		return app, err
+	}
+	if probe := app; !intend(&probe) {
+		return app, nil
+	}
+	return s.c.Registry.UpdateApplication(ctx, r.Application, func(a *scafo.Application) error {
+		if err := blocked(*a); err != nil {
+			return err
+		}
+		if !intend(a) {
+			return registry.ErrKeep
+		}
+		return nil
+	})
+}
+
+func blocked(a scafo.Application) error {
+	if a.Blocked != nil {
+		return scafo.Errorf(scafo.CodeApplicationBlocked, "an admin has blocked application %s", a.Name)
+	}
+	return nil
+}
+
+// sameRuntime refuses a deploy that nodes would serve with runtimes that must not
+// serve one application together.
+func (s *Service) sameRuntime(ctx context.Context, app string) error {
+	mine, err := s.c.Publisher.Version(ctx)
+	if err != nil {
+		return scafo.Wrap(err, scafo.CodeCapabilityMissing, "this node's runtime does not say its version")
+	}
+	others := s.c.Fleet.CelldVersions(ctx, app)
+	var stop []string
+	for _, node := range slices.Sorted(maps.Keys(others)) {
+		theirs := others[node]
+		if node == s.c.Node || theirs == "" || theirs == mine || s.together(theirs, mine) {
+			continue
+		}
+		stop = append(stop, fmt.Sprintf("%s (%s)", node, theirs))
+	}
+	if len(stop) == 0 {
+		return nil
+	}
+	rolls := "this build knows no version that may serve beside it"
+	if s.c.RollingPairs != nil {
+		if pairs := s.c.RollingPairs(mine); len(pairs) > 0 {
+			rolls = "it may serve together with " + strings.Join(pairs, ", ")
+		}
+	}
+	return scafo.Errorf(scafo.CodeVersionSkew, "this node runs %s, and these nodes have to stop serving %s first: %s; %s",
+		mine, app, strings.Join(stop, ", "), rolls)
+}
+
+func (s *Service) together(a, b string) bool {
+	return s.c.MayServeTogether != nil && (s.c.MayServeTogether(a, b) || s.c.MayServeTogether(b, a))
+}
+
+// takeIn stages the body and makes the deploy.
+func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, j *job) (scafo.DeployStatus, error) {
+	received, err := s.receive(ctx, r.Body, j)
+	if err != nil {
+		return scafo.DeployStatus{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptTime)
+	defer cancel()
+	seq, err := s.nextSeq(ctx, app)
+	if err != nil {
+		return scafo.DeployStatus{}, err
+	}
+	now := s.c.Registry.Now()
+	j.deploy = scafo.Deploy{
+		DeployStatus: scafo.DeployStatus{ID: j.id.String(), Application: app.Name, State: scafo.DeployAccepted, Step: stepQueued},
+		UID:          app.UID, Seq: seq, Node: s.c.Node, Caller: r.Caller, AcceptedAt: now, MovedAt: now,
+		Source: r.Metadata.Source, OIDC: r.OIDC, ArtifactHash: received.SHA256, ArtifactSize: received.Size,
+	}
+	if err := j.stage.save(j.id, j.fault); err != nil {
+		return scafo.DeployStatus{}, err
+	}
+	s.activate(j)
+	if err := s.c.Registry.CreateDeploy(ctx, j.deploy); err != nil {
+		if errors.Is(err, bucket.ErrUnknown) {
+			// There may be a record all the same, and it must come to an end.
+			j.fault = err
+			s.jobs <- j
+			return scafo.DeployStatus{}, keptJob{err}
+		}
+		return scafo.DeployStatus{}, err
+	}
+	status := j.deploy.DeployStatus
+	s.event("deploy.accepted", j, "seq", seq, "bytes", received.Size, "sha256", received.SHA256)
+	s.jobs <- j // it has room for all that are admitted
+	return status, nil
+}
+
+// keptJob is the error of an intake whose job goes on: to its end.
+type keptJob struct{ error }
+
+// drop removes what a deploy left that was not accepted.
+func (s *Service) drop(j *job) {
+	if j.stage != nil {
+		if err := j.stage.remove(); err != nil {
+			s.log.Error("a staged artifact could not be removed", "dir", j.stage.dir, "cause", err)
+		}
+	}
+	s.forget(j)
+}
+
+// receive writes the body to a file, unpacks it, and removes the file. What is
+// wrong with the archive's content is not an error here: it is the deploy's own
+// failure, and its record will say so.
+func (s *Service) receive(ctx context.Context, body io.Reader, j *job) (artifact.Received, error) {
+	if sized, ok := body.(interface{ Size() int64 }); ok && sized.Size() > s.c.Limits.ArtifactBytes {
+		return artifact.Received{}, scafo.Errorf(scafo.CodeResourceLimit, "the artifact is larger than %d bytes", s.c.Limits.ArtifactBytes)
+	}
+	ctx, done := s.bounded(ctx, body)
+	defer done()
+	received, err := s.stage(ctx, body, j)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return received, scafo.Wrap(err, scafo.CodeDeployTimeout, "the artifact did not arrive within %d seconds", int(s.c.Limits.Receive/time.Second))
+	}
+	return received, err
+}
+
+// bounded bounds the reads of a body by the time that a deploy may take to
+// arrive, and by the end of ctx.
+func (s *Service) bounded(ctx context.Context, body io.Reader) (context.Context, func()) {
+	ctx, cancel := context.WithTimeout(ctx, s.c.Limits.Receive)
+	conn, ok := body.(interface{ SetReadDeadline(t time.Time) error })
+	if !ok {
+		return ctx, cancel
+	}
+	if at, ok := ctx.Deadline(); ok {
+		_ = conn.SetReadDeadline(at)
+	}
+	past := time.Unix(1, 0)
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(past) })
+	return ctx, func() {
+		if stop() {
+			_ = conn.SetReadDeadline(time.Time{})
+		}
+		cancel()
+	}
+}
+
+func (s *Service) stage(ctx context.Context, body io.Reader, j *job) (artifact.Received, error) {
+	st, err := s.stages.open(j.id)
+	if err != nil {
+		return artifact.Received{}, err
+	}
+	j.stage = st
+	limits := artifact.Limits{Bytes: s.c.Limits.ArtifactBytes, Entries: s.c.Limits.ArchiveEntries, Take: st.take}
+	f, err := os.OpenFile(st.path(artifactFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return artifact.Received{}, artifact.DiskError(err)
+	}
+	defer f.Close()
+	received, err := artifact.Receive(ctx, f, body, limits)
+	if err != nil {
+		return received, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return received, artifact.DiskError(err)
+	}
+	_, err = artifact.Unpack(ctx, f, st.path(treeDir), limits)
+	if scafo.CodeOf(err) == scafo.CodeInvalidInput {
+		j.fault, err = err, nil
+	}
+	if err != nil {
+		return received, err
+	}
+	if err := os.Remove(st.path(artifactFile)); err != nil {
+		return received, artifact.DiskError(err)
+	}
+	st.give(received.Size)
+	return received, nil
+}
+
+// nextSeq takes the deploy's place in the order of the application's deploys.
+func (s *Service) nextSeq(ctx context.Context, app scafo.Application) (int64, error) {
+	now, err := s.c.Registry.UpdateApplication(ctx, app.Name, func(a *scafo.Application) error {
+		if a.UID != app.UID {
+			return errReplaced(app.Name)
+		}
+		if err := blocked(*a); err != nil {
+			return err
+		}
+		a.DeploySeq++
+		return nil
+	})
+	return now.DeploySeq, err
+}
+
+func errReplaced(app string) error {
+	return scafo.Errorf(scafo.CodeApplicationDeleting, "application %s was deleted meanwhile", app)
+}
