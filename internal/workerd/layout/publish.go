@@ -35,16 +35,25 @@ type Bundle struct {
 	Assets   []AssetFile       // sorted by path
 }
 
+// SealModules fills in the sizes and digests of the modules.
+func (b *Bundle) SealModules() error {
+	for i := range b.Manifest.Modules {
+		m := &b.Manifest.Modules[i]
+		body, ok := b.Contents[m.Name]
+		if !ok {
+			return fmt.Errorf("module %q has no contents", m.Name)
+		}
+		m.Bytes, m.SHA256 = int64(len(body)), Digest(body)
+	}
+	return nil
+}
+
 // Seal fills in what follows from the contents: sizes, digests, the index of the
 // assets, and the version.
 func (b *Bundle) Seal() error {
 	m := b.Manifest
-	for i := range m.Modules {
-		body, ok := b.Contents[m.Modules[i].Name]
-		if !ok {
-			return fmt.Errorf("module %q has no contents", m.Modules[i].Name)
-		}
-		m.Modules[i].Bytes, m.Modules[i].SHA256 = int64(len(body)), Digest(body)
+	if err := b.SealModules(); err != nil {
+		return err
 	}
 	if m.Assets != nil {
 		index, err := b.index()
@@ -211,8 +220,8 @@ func putBlobs(ctx context.Context, b bucket.Bucket, assets []AssetFile) error {
 	return g.Wait()
 }
 
-// Unpack writes a sealed bundle's modules to a directory as Fetch would, with no
-// assets: enough to try it.
+// Unpack writes the modules, sealed at least, to a directory as Fetch would, with
+// no assets: enough to try them.
 func (b *Bundle) Unpack(dir string) (*Deployment, error) {
 	d := &Deployment{Manifest: b.Manifest, Dir: dir}
 	for _, sub := range []string{ModulesDir, AssetsDir} {

@@ -4,12 +4,183 @@ package publish
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/bucket/s3"
+	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/workerd/project"
+	"github.com/scafo/scafo/internal/workerd/server"
+	"github.com/scafo/scafo/internal/workerd/trial"
 )
+
+// Result is what --json prints.
+type Result struct {
+	Worker   string `json:"worker"`
+	Version  string `json:"version"`
+	Location string `json:"location"` // s3://NAME[/PREFIX]/deploy/<script>/<version>/
+	DryRun   bool   `json:"dry_run"`
+}
+
+// Options are a deploy.
+type Options struct {
+	Project string // a directory, or a configuration
+	Workerd string // the program to try it with
+	Bucket  bucket.Bucket
+	Where   string // the bucket and its prefix for people, s3://NAME[/PREFIX]
+	DryRun  bool
+	Say     func(format string, args ...any) // prose, a line each
+}
 
 // Main runs `celld-workerd deploy` with the arguments after `deploy` and returns
 // the exit code, 0 or 1. Prose and errors go to stderr; with --json, one object
 // goes to stdout.
 func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
-	return 1
+	if err := run(ctx, args, env, stdout, stderr); err != nil {
+		writeError(stderr, err)
+		return server.ExitFailed
+	}
+	return server.ExitOK
+}
+
+func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) error {
+	f, err := parseFlags(args)
+	if err != nil {
+		return err
+	}
+	if f.help {
+		_, err := io.WriteString(stdout, server.Usage)
+		return err
+	}
+	e, err := server.ParseEnv(env)
+	if err != nil {
+		return err
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if real, err := filepath.EvalSymlinks(executable); err == nil {
+		executable = real
+	}
+	o := Options{Project: f.project, DryRun: f.dryRun, Where: f.where(), Say: func(format string, args ...any) {
+		_, _ = fmt.Fprintf(stderr, format+"\n", args...)
+	}}
+	if o.Workerd, err = server.Locate(e, executable); err != nil {
+		return err
+	}
+	if !f.dryRun {
+		region := f.region
+		if region == "" {
+			region = e.Region
+		}
+		store, err := s3.Open(ctx, s3.Config{
+			Bucket: f.bucket, Prefix: f.prefix, Endpoint: f.endpoint, Region: region, PathStyle: f.endpoint != "",
+		})
+		if err != nil {
+			return fmt.Errorf("bucket: %w", err)
+		}
+		defer store.Close()
+		o.Bucket = store
+	}
+	r, err := Deploy(ctx, o)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return json.NewEncoder(stdout).Encode(r)
+	}
+	return nil
+}
+
+// Deploy builds, tries and publishes a project.
+func Deploy(ctx context.Context, o Options) (Result, error) {
+	p, err := project.Open(o.Project)
+	if err != nil {
+		return Result{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	built, err := prepare(ctx, p, o)
+	if err != nil {
+		return Result{}, err
+	}
+	m := built.Bundle.Manifest
+	r := Result{
+		Worker: m.ScriptName, Version: m.Version, DryRun: o.DryRun,
+		Location: strings.TrimSuffix(o.Where, "/") + "/" + layout.Prefix(m.ScriptName, m.Version),
+	}
+	if o.DryRun {
+		o.Say("%s version %s would be published (dry run)", r.Worker, r.Version)
+		return r, nil
+	}
+	if err := layout.Publish(ctx, o.Bucket, built.Bundle); err != nil {
+		return Result{}, fmt.Errorf("publish %s version %s: %w", r.Worker, r.Version, err)
+	}
+	o.Say("published %s version %s", r.Worker, r.Version)
+	return r, nil
+}
+
+// prepare builds a project and tries it, while its assets are read.
+func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built, error) {
+	var built *project.Built
+	var assets *project.CollectedAssets
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		if assets, err = p.CollectAssets(gctx); err != nil {
+			return fmt.Errorf("read the assets: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() (err error) {
+		if built, err = p.Build(gctx); err != nil {
+			return fmt.Errorf("build: %w", err)
+		}
+		for _, w := range built.Warnings {
+			o.Say("warning: %s", w)
+		}
+		warnings, err := trial.Run(gctx, o.Workerd, built.Bundle)
+		for _, w := range warnings {
+			o.Say("warning: %s", built.Map.Rewrite(w))
+		}
+		var refused *trial.Error
+		switch {
+		case errors.As(err, &refused):
+			return fmt.Errorf("the Worker does not start: %s", built.Map.Rewrite(refused.Sentence))
+		case err != nil:
+			return fmt.Errorf("try the Worker: %w", err)
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if err := built.Seal(assets); err != nil {
+		return nil, err
+	}
+	m := built.Bundle.Manifest
+	size := int64(0)
+	for _, mod := range m.Modules {
+		size += mod.Bytes
+	}
+	o.Say("built %s: %d modules, %d bytes%s", m.ScriptName, len(m.Modules), size, assetsLine(m))
+	return built, nil
+}
+
+func assetsLine(m *layout.Manifest) string {
+	if m.Assets == nil {
+		return ""
+	}
+	return fmt.Sprintf("; %d assets, %d bytes", m.Assets.Files, m.Assets.Bytes)
+}
+
+// writeError prints an error as `Error: …`, its further lines indented.
+func writeError(w io.Writer, err error) {
+	_, _ = fmt.Fprintf(w, "Error: %s\n", strings.ReplaceAll(strings.TrimRight(err.Error(), "\n"), "\n", "\n  "))
 }

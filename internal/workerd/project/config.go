@@ -1,0 +1,274 @@
+package project
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/scafo/scafo/internal/workerd/layout"
+)
+
+// The names of a configuration, in the order in which they are looked for.
+var configNames = []string{"wrangler.jsonc", "wrangler.json"}
+
+// maxConfig bounds a configuration file.
+const maxConfig = 1 << 20
+
+// Config is what a Wrangler configuration asks for.
+type Config struct {
+	Name               string
+	Main               string // relative to the project, as written; empty: assets only
+	CompatibilityDate  string
+	CompatibilityFlags []string
+	Vars               map[string]json.RawMessage
+	DurableObjects     []layout.DurableObject
+	Classes            []layout.Class
+	Assets             *Assets
+	Define             map[string]string
+	Rules              []Rule
+	NoBundle           bool
+}
+
+// Assets is the `assets` key.
+type Assets struct {
+	Directory        string
+	Binding          string
+	HTMLHandling     string
+	NotFoundHandling string
+	RunWorkerFirst   json.RawMessage
+
+	at *value
+}
+
+// Rule says how files that match are loaded when they are imported.
+type Rule struct {
+	Type        string
+	Globs       []string
+	Fallthrough bool
+}
+
+// Project is a directory with its configuration.
+type Project struct {
+	Dir    string // absolute, links followed
+	File   string // the configuration's name, for messages
+	Config Config
+
+	mainAt *value
+}
+
+// Open reads the configuration of a project: path is its directory, or the
+// configuration itself.
+func Open(path string) (*Project, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("project: %w", err)
+	}
+	dir, names := path, configNames
+	if !info.IsDir() {
+		dir, names = filepath.Dir(path), []string{filepath.Base(path)}
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		text, err := readConfig(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p := &Project{Dir: dir, File: name}
+		return p, p.read(text)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "wrangler.toml")); err == nil {
+		return nil, fmt.Errorf("%s has only a wrangler.toml: convert it to wrangler.jsonc", path)
+	}
+	return nil, fmt.Errorf("%s has neither wrangler.jsonc nor wrangler.json", path)
+}
+
+func readConfig(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxConfig {
+		return nil, fmt.Errorf("%s is no file of at most %d bytes", filepath.Base(name), maxConfig)
+	}
+	return os.ReadFile(name)
+}
+
+// read fills the configuration from its text.
+func (p *Project) read(text []byte) error {
+	v, err := parse(p.File, text)
+	if err != nil {
+		return err
+	}
+	if v.kind != '{' {
+		return v.errorf("the configuration is %s, want an object", v.kindName())
+	}
+	c := &p.Config
+	var bindings []boundClass
+	var migrated []migration
+	taken := map[string]func(*value) error{
+		"$schema":            func(*value) error { return nil },
+		"name":               into("name", &c.Name),
+		"main":               func(v *value) (err error) { p.mainAt = v; c.Main, err = v.string("main"); return err },
+		"compatibility_date": into("compatibility_date", &c.CompatibilityDate),
+		"compatibility_flags": func(v *value) (err error) {
+			c.CompatibilityFlags, err = v.strings("compatibility_flags")
+			return err
+		},
+		"no_bundle":       func(v *value) (err error) { c.NoBundle, err = v.boolean("no_bundle"); return err },
+		"vars":            func(v *value) (err error) { c.Vars, err = readVars(v); return err },
+		"define":          func(v *value) (err error) { c.Define, err = readDefine(v); return err },
+		"rules":           func(v *value) (err error) { c.Rules, err = readRules(v); return err },
+		"assets":          func(v *value) (err error) { c.Assets, err = readAssets(v); return err },
+		"migrations":      func(v *value) (err error) { migrated, err = readMigrations(v); return err },
+		"durable_objects": func(v *value) (err error) { bindings, err = readBindings(v); return err },
+		"triggers":        readTriggers,
+	}
+	for i := range v.fields {
+		m := &v.fields[i]
+		fn, ok := taken[m.name]
+		if !ok {
+			return refuseKey(m, taken)
+		}
+		if err := fn(m.value); err != nil {
+			return err
+		}
+	}
+	if c.Classes, err = classes(migrated); err != nil {
+		return err
+	}
+	if err := c.bind(bindings); err != nil {
+		return err
+	}
+	return p.complete(v)
+}
+
+// complete checks what concerns several keys.
+func (p *Project) complete(top *value) error {
+	c := &p.Config
+	at := func(key string) *value {
+		for i := range top.fields {
+			if top.fields[i].name == key {
+				return top.fields[i].value
+			}
+		}
+		return top
+	}
+	switch {
+	case c.Name == "":
+		return at("name").errorf(`"name" is missing`)
+	case !layout.ValidScript(c.Name):
+		return at("name").errorf("name %q: want letters, digits, hyphens and underscores, at most 63, no hyphen in front", c.Name)
+	case c.CompatibilityDate == "":
+		return at("compatibility_date").errorf(`"compatibility_date" is missing: set it to the day on which the Worker was last tested, as YYYY-MM-DD`)
+	case c.Main == "" && c.Assets == nil:
+		return at("main").errorf(`neither "main" nor "assets": there is nothing to serve`)
+	case c.Main == "" && (len(c.DurableObjects) > 0 || len(c.Classes) > 0):
+		return at("main").errorf(`Durable Objects need a Worker: "main" is missing`)
+	case c.Assets != nil && c.Main == "" && c.Assets.Binding != "":
+		return c.Assets.at.errorf(`assets.binding needs a Worker: "main" is missing`)
+	case c.Assets != nil && c.Main == "" && len(c.Assets.RunWorkerFirst) > 0 && string(c.Assets.RunWorkerFirst) != "false":
+		return c.Assets.at.errorf(`assets.run_worker_first needs a Worker: "main" is missing`)
+	}
+	if _, err := time.Parse(time.DateOnly, c.CompatibilityDate); err != nil {
+		return at("compatibility_date").errorf("compatibility_date %q is no day as YYYY-MM-DD", c.CompatibilityDate)
+	}
+	names := map[string]string{}
+	for _, b := range c.bindingNames() {
+		if by, ok := names[b[0]]; ok {
+			return top.errorf("the binding %q is given by %s and by %s", b[0], by, b[1])
+		}
+		names[b[0]] = b[1]
+	}
+	return nil
+}
+
+// bindingNames lists every binding with the key that gives it.
+func (c *Config) bindingNames() [][2]string {
+	var out [][2]string
+	for name := range c.Vars {
+		out = append(out, [2]string{name, "vars"})
+	}
+	for _, d := range c.DurableObjects {
+		out = append(out, [2]string{d.Binding, "durable_objects"})
+	}
+	if c.Assets != nil && c.Assets.Binding != "" {
+		out = append(out, [2]string{c.Assets.Binding, "assets"})
+	}
+	return out
+}
+
+func readVars(v *value) (map[string]json.RawMessage, error) {
+	if v.kind != '{' {
+		return nil, v.errorf("vars is %s, want an object", v.kindName())
+	}
+	out := map[string]json.RawMessage{}
+	for _, m := range v.fields {
+		if m.name == "" {
+			return nil, m.errorf("a variable without a name")
+		}
+		out[m.name] = m.value.raw
+	}
+	return out, nil
+}
+
+func readDefine(v *value) (map[string]string, error) {
+	if v.kind != '{' {
+		return nil, v.errorf("define is %s, want an object", v.kindName())
+	}
+	out := map[string]string{}
+	for _, m := range v.fields {
+		s, err := m.value.string("define." + m.name)
+		if err != nil {
+			return nil, err
+		}
+		out[m.name] = s
+	}
+	return out, nil
+}
+
+func readTriggers(v *value) error {
+	return v.object("triggers", map[string]func(*value) error{
+		"crons": func(v *value) error {
+			return v.each("triggers.crons", func(item *value) error {
+				return item.errorf("triggers.crons: %s", notYet)
+			})
+		},
+	})
+}
+
+func readAssets(v *value) (*Assets, error) {
+	a := &Assets{at: v}
+	err := v.object("assets", map[string]func(*value) error{
+		"directory": into("assets.directory", &a.Directory),
+		"binding":   into("assets.binding", &a.Binding),
+		"html_handling": oneOf("assets.html_handling", &a.HTMLHandling,
+			"auto-trailing-slash", "force-trailing-slash", "drop-trailing-slash", "none"),
+		"not_found_handling": oneOf("assets.not_found_handling", &a.NotFoundHandling,
+			"single-page-application", "404-page", "none"),
+		"run_worker_first": func(v *value) error {
+			a.RunWorkerFirst = v.raw
+			if v.kind == '[' {
+				_, err := v.strings("assets.run_worker_first")
+				return err
+			}
+			_, err := v.boolean("assets.run_worker_first")
+			return err
+		},
+	})
+	if err == nil && a.Directory == "" {
+		err = v.errorf(`assets has no "directory"`)
+	}
+	return a, err
+}

@@ -1,0 +1,186 @@
+package project
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/evanw/esbuild/pkg/api"
+
+	"github.com/scafo/scafo/internal/workerd/layout"
+)
+
+// extraModules are files that an import names and that are no JavaScript. They
+// become modules of their own. The bundler's callbacks come from several
+// goroutines.
+type extraModules struct {
+	mu   sync.Mutex // guards list
+	list []extraModule
+}
+
+type extraModule struct {
+	name string // of the module
+	file string
+	kind layout.ModuleType
+	body []byte
+}
+
+func (e *extraModules) add(x extraModule) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.ContainsFunc(e.list, func(o extraModule) bool { return o.name == x.name }) {
+		e.list = append(e.list, x)
+	}
+}
+
+func (e *extraModules) sorted() []extraModule {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	slices.SortFunc(e.list, func(a, b extraModule) int { return strings.Compare(a.name, b.name) })
+	return e.list
+}
+
+// resolving marks a resolution that the plugin itself asked for.
+type resolving struct{}
+
+// Namespaces of the plugin's own modules.
+const nodeRequire = "scafo-node-require"
+
+// plugin confines the build to the project, turns files that the rules name into
+// modules of their own, and leaves what the runtime brings along to it.
+func (b *bundler) plugin() api.Plugin {
+	return api.Plugin{Name: "celld-workerd", Setup: func(build api.PluginBuild) {
+		build.OnResolve(api.OnResolveOptions{Filter: `.*`, Namespace: "file"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
+			if _, own := a.PluginData.(resolving); own || a.Kind == api.ResolveEntryPoint {
+				return api.OnResolveResult{}, nil
+			}
+			return b.resolve(build, a)
+		})
+		build.OnResolve(api.OnResolveOptions{Filter: `.*`, Namespace: nodeRequire}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
+			return api.OnResolveResult{Path: a.Path, External: true}, nil
+		})
+		build.OnLoad(api.OnLoadOptions{Filter: `.*`, Namespace: nodeRequire}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
+			// require() of a module that is an ES module at run time.
+			body := fmt.Sprintf("import lib from %q;\nmodule.exports = lib;", a.Path)
+			return api.OnLoadResult{Contents: &body, Loader: api.LoaderJS}, nil
+		})
+		// The last gate, for every way in which a file may be reached.
+		build.OnLoad(api.OnLoadOptions{Filter: `.*`, Namespace: "file"}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
+			if _, err := b.project.inside(a.Path); err != nil {
+				return api.OnLoadResult{}, b.outside(a.Path, err)
+			}
+			return api.OnLoadResult{}, nil
+		})
+	}}
+}
+
+func (b *bundler) outside(name string, err error) error {
+	if errors.Is(err, errOutside) {
+		return fmt.Errorf("%s lies outside the project (%s): bring it inside, or bundle before you deploy", name, b.project.Dir)
+	}
+	return err
+}
+
+// resolve decides what an import is.
+func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnResolveResult, error) {
+	builtin, isBuiltin := nodeBuiltin(a.Path)
+	if isBuiltin && (strings.HasPrefix(a.Path, "node:") || b.nodeCompat()) {
+		return external(a, builtin), nil
+	}
+	if strings.HasPrefix(a.Path, "cloudflare:") {
+		return api.OnResolveResult{Path: a.Path, External: true}, nil
+	}
+	if b.project.Config.NoBundle && !strings.HasPrefix(a.Path, ".") && !strings.HasPrefix(a.Path, "/") {
+		return api.OnResolveResult{}, nil
+	}
+	want := strings.TrimSuffix(a.Path, "?module")
+	r := build.Resolve(want, api.ResolveOptions{
+		Importer: a.Importer, Namespace: a.Namespace, ResolveDir: a.ResolveDir, Kind: a.Kind, PluginData: resolving{}, With: a.With,
+	})
+	if len(r.Errors) > 0 {
+		if isBuiltin {
+			return external(a, builtin), nil
+		}
+		return api.OnResolveResult{}, nil // esbuild says it better, with a note
+	}
+	if r.External || r.Namespace != "file" || r.Path == "" {
+		return api.OnResolveResult{}, nil
+	}
+	real, err := b.project.inside(r.Path)
+	if err != nil {
+		return api.OnResolveResult{Errors: []api.Message{{Text: b.outside(a.Path, err).Error()}}}, nil
+	}
+	rel := b.project.shown(real)
+	if want != a.Path {
+		rel += "?module"
+	}
+	kind, ok := b.rules.match(rel)
+	if !ok || kind == layout.ESModule || kind == layout.CommonJS {
+		return api.OnResolveResult{}, nil
+	}
+	return b.extraModule(real, kind)
+}
+
+// extraModule makes a module of a file. Its name has the digest of its bytes, so
+// that two files of one name do not meet.
+func (b *bundler) extraModule(file string, kind layout.ModuleType) (api.OnResolveResult, error) {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		var pe *fs.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return api.OnResolveResult{}, fmt.Errorf("%s: %w", b.project.shown(file), err)
+	}
+	name := layout.Digest(body)[:16] + "-" + filepath.Base(file)
+	if err := layout.ValidModuleName(name); err != nil {
+		return api.OnResolveResult{}, err
+	}
+	b.extra.add(extraModule{name: name, file: file, kind: kind, body: body})
+	return api.OnResolveResult{Path: "./" + name, External: true}, nil
+}
+
+// external leaves a module of Node's to the runtime, which says itself when it
+// does not have it.
+func external(a api.OnResolveArgs, name string) api.OnResolveResult {
+	if a.Kind == api.ResolveJSRequireCall {
+		return api.OnResolveResult{Path: name, Namespace: nodeRequire}
+	}
+	return api.OnResolveResult{Path: name, External: true}
+}
+
+// nodeCompat reports whether the Worker asks for Node's modules.
+func (b *bundler) nodeCompat() bool {
+	f := b.project.Config.CompatibilityFlags
+	return slices.Contains(f, "nodejs_compat") || slices.Contains(f, "nodejs_compat_v2")
+}
+
+var nodeModules = func() map[string]bool {
+	m := map[string]bool{}
+	for name := range strings.FieldsSeq(`assert async_hooks buffer child_process cluster console constants crypto
+		dgram diagnostics_channel dns domain events fs http http2 https inspector module net os path perf_hooks process
+		punycode querystring readline repl stream string_decoder sys timers tls trace_events tty url util v8 vm wasi
+		worker_threads zlib`) {
+		m[name] = true
+	}
+	return m
+}()
+
+// nodeBuiltin is the full name of a module that comes with Node.
+func nodeBuiltin(name string) (string, bool) {
+	if strings.HasPrefix(name, "node:") {
+		return name, true
+	}
+	first, _, _ := strings.Cut(name, "/")
+	if nodeModules[first] && (first == name || name == "fs/promises" || name == "dns/promises" || name == "stream/promises" ||
+		name == "stream/web" || name == "stream/consumers" || name == "timers/promises" || name == "path/posix" ||
+		name == "path/win32" || name == "util/types" || name == "assert/strict" || name == "readline/promises") {
+		return "node:" + name, true
+	}
+	return "", false
+}

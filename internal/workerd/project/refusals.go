@@ -1,0 +1,100 @@
+package project
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// What to do about a key that is refused, by kind.
+const (
+	onlyCloudflare = "it only means something at Cloudflare: remove it, or deploy with `scafo deploy`, which leaves it out"
+	notYet         = "this release does not serve it yet: remove it, with what needs it"
+	noSuchService  = "the runtime has no such service: remove it, with what needs it"
+	bundlerOption  = "this release's bundler has no such option: remove it, or bundle beforehand and set no_bundle"
+)
+
+// refused are keys of Wrangler's that are not taken, with what to do instead.
+var refused = map[string]string{
+	"env":   "choose an environment before: `scafo deploy --env NAME` merges it into the top level",
+	"build": "run the build before: `scafo deploy` does, or run it by hand and remove the key",
+	"site":  "serve the files with `assets` instead: {\"directory\": …}",
+	"pages_build_output_dir": "this is a Pages project: name its directory in `assets` instead, " +
+		"and its Worker in `main`",
+	"type": "remove it: bundling needs no type", "webpack_config": "remove it: esbuild bundles",
+	"python_modules": "Workers in Python are not served",
+	"legacy_env":     "remove it: environments are chosen before",
+	"exports":        notYet,
+
+	"triggers": notYet, "services": notYet, "d1_databases": notYet, "kv_namespaces": notYet, "queues": notYet,
+	"workflows": notYet, "r2_buckets": notYet, "worker_loaders": notYet, "containers": notYet,
+
+	"alias": bundlerOption, "base_dir": bundlerOption, "find_additional_modules": bundlerOption,
+	"preserve_file_names": bundlerOption, "jsx_factory": bundlerOption, "jsx_fragment": bundlerOption,
+	"tsconfig": bundlerOption, "minify": bundlerOption, "keep_names": bundlerOption,
+	"wasm_modules": "import the .wasm file instead", "text_blobs": "import the text file instead",
+	"data_blobs": "import the file instead",
+}
+
+func init() {
+	for _, k := range []string{
+		"account_id", "routes", "route", "workers_dev", "preview_urls", "observability", "placement", "limits",
+		"logpush", "dev", "upload_source_maps", "keep_vars", "send_metrics", "usage_model", "tail_consumers",
+		"streaming_tail_consumers", "first_party_worker", "zone_id", "cloudchamber", "compliance_region",
+	} {
+		refused[k] = onlyCloudflare
+	}
+	for _, k := range []string{
+		"ai", "ai_search", "vectorize", "hyperdrive", "browser", "analytics_engine_datasets", "send_email",
+		"mtls_certificates", "dispatch_namespaces", "pipelines", "secrets_store_secrets", "images", "version_metadata",
+		"ratelimits", "unsafe", "unsafe_hello_world", "vpc_services", "media", "stream", "logfwdr", "cache", "secrets",
+	} {
+		refused[k] = noSuchService
+	}
+}
+
+// refuseKey says why a top-level key is not taken, and what to do.
+func refuseKey(m *member, taken map[string]func(*value) error) *ConfigError {
+	if todo, ok := refused[m.name]; ok {
+		return m.errorf("unsupported key %q: %s", m.name, todo)
+	}
+	known := append(slices.Collect(maps.Keys(taken)), slices.Collect(maps.Keys(refused))...)
+	if near := nearest(m.name, known); near != "" {
+		return m.errorf("unknown key %q: did you mean %q?", m.name, near)
+	}
+	return m.errorf("unknown key %q: remove it", m.name)
+}
+
+// nearest is the known name that s is most likely meant to be, or empty.
+func nearest(s string, known []string) string {
+	slices.Sort(known)
+	best, least := "", max(2, len(s)/3)+1
+	for _, k := range known {
+		if d := distance(strings.ToLower(s), k); d < least {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is the number of insertions, deletions and replacements between two
+// words.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

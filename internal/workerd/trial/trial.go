@@ -1,0 +1,78 @@
+// Package trial starts a deployment before it is published, without cluster,
+// network, crons and queues: what does not start fails its deploy, in the
+// runtime's own words.
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/scafo/scafo/internal/workerd/instance"
+	"github.com/scafo/scafo/internal/workerd/layout"
+)
+
+// Timeout is how long a Worker may take to start.
+const Timeout = 10 * time.Second
+
+// missingClass is how the runtime begins to say that a class is not exported. It
+// only warns of it, and serves.
+const missingClass = "A DurableObjectNamespace in the config referenced the class"
+
+// Error is a Worker that does not start.
+type Error struct {
+	Sentence string // the runtime's words
+}
+
+func (e *Error) Error() string { return e.Sentence }
+
+// Run starts the bundle's modules, which have to be sealed, and ends them again.
+// It returns what the runtime warned of. An *Error says that the Worker does not
+// start; every other error, that it could not be tried.
+func Run(ctx context.Context, workerd string, b *layout.Bundle) (warnings []string, err error) {
+	dir, err := os.MkdirTemp("", "celld-workerd-trial-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	d, err := b.Unpack(dir)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
+	defer cancel()
+	i, err := instance.Start(ctx, instance.Spec{
+		Workerd: workerd, Deployment: d, Run: filepath.Join(dir, "run"), Trial: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ready := i.Ready(ctx)
+	// Nothing of it has to be kept. What it warned of is complete at its end.
+	if err := i.Kill(); err != nil {
+		return nil, err
+	}
+	<-i.Done()
+	var start *instance.StartError
+	switch {
+	case errors.As(ready, &start):
+		return nil, &Error{start.Sentence}
+	case errors.Is(context.Cause(ctx), errTimeout):
+		return nil, &Error{fmt.Sprintf("the Worker did not start within %v: is there an endless loop outside of its handlers?", Timeout)}
+	case ready != nil:
+		return nil, ready
+	}
+	for _, w := range i.Warnings() {
+		if strings.HasPrefix(w, missingClass) {
+			return nil, &Error{w}
+		}
+		warnings = append(warnings, w)
+	}
+	return warnings, nil
+}
+
+var errTimeout = errors.New("the trial took too long")
