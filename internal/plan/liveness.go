@@ -17,6 +17,8 @@ type LivenessTimes struct {
 	// Read is how long a peer may be silent before its heartbeat is looked at, and
 	// how often it is looked at from then on.
 	Read time.Duration
+	// Retry is how soon a heartbeat that could not be read is tried again.
+	Retry time.Duration
 	// Slow is how often the heartbeat of a peer that is gone is looked at.
 	Slow time.Duration
 	// Steady is how long a peer must have been alive to be given what it need not
@@ -33,12 +35,13 @@ const (
 	ReadAfter   = 8 * time.Second
 	SteadyAfter = 15 * time.Second
 	AsleepAfter = 5 * time.Second
+	RetryAfter  = 2 * time.Second
 )
 
 // DefaultLivenessTimes are the windows for heartbeats of that rhythm.
 func DefaultLivenessTimes(heartbeat, stale time.Duration) LivenessTimes {
 	return LivenessTimes{
-		Gone: GoneAfter, Stale: stale, Read: ReadAfter, Slow: heartbeat,
+		Gone: GoneAfter, Stale: stale, Read: ReadAfter, Retry: RetryAfter, Slow: heartbeat,
 		Steady: SteadyAfter, Asleep: AsleepAfter,
 	}
 }
@@ -48,16 +51,19 @@ func DefaultLivenessTimes(heartbeat, stale time.Duration) LivenessTimes {
 // something change.
 //
 // A peer lives from when it is first known, for a whole window. Each answer of its
-// own, and each change of its heartbeat after the first look, begins the window
-// anew. At the end of a window the peer is gone only when its heartbeat has been
-// read then, and had not changed: who cannot read the bucket removes nobody.
+// own begins the window anew. While it is silent its heartbeat is looked at: the
+// first look shows where it stands and is no sign of life, since nobody knows how
+// old that heartbeat is; a change after it is one. At the end of a window the peer
+// is gone only when its heartbeat was read and did not change for as long as a
+// living node that nobody asks would need to change it: who cannot read the bucket
+// removes nobody.
 //
 // It is fed in the order of time and is not safe for concurrent use.
 type Liveness struct {
 	self  string
 	times LivenessTimes
 	peers map[string]*peer
-	last  time.Time // of the latest tick
+	last  time.Time // of the latest event
 	start time.Time
 }
 
@@ -67,8 +73,9 @@ type peer struct {
 	changed time.Time // when its heartbeat was last seen to change
 	sign    time.Time // its latest sign of life, or when it became known
 	stamp   string    // the heartbeat as it was last read
-	looked  bool      // the heartbeat was read at least once
-	read    time.Time // when it was last read, or tried to be
+	looked  time.Time // when it was last read; zero for never
+	base    time.Time // since when the heartbeat is watched in this silence
+	tried   time.Time // when it was last tried to be read in vain
 	gone    bool
 	since   time.Time // since when it is live without a gap
 }
@@ -86,7 +93,7 @@ func (l *Liveness) Known(now time.Time, nodes []string) {
 	for _, id := range nodes {
 		keep[id] = true
 		if _, ok := l.peers[id]; !ok && id != l.self {
-			l.peers[id] = &peer{sign: now, read: now, since: now}
+			l.peers[id] = &peer{sign: now, since: now}
 		}
 	}
 	for id := range l.peers {
@@ -113,34 +120,40 @@ func (p *peer) alive(now time.Time) {
 }
 
 // Looked says that the node's heartbeat was read, successfully, and which write
-// of it that was; empty when the node has none. The first look is no sign of
-// life, since nobody knows how old that heartbeat is.
+// of it that was; empty when the node has none.
 func (l *Liveness) Looked(now time.Time, node, stamp string) {
+	l.Tick(now)
 	p, ok := l.peers[node]
 	if !ok {
 		return
 	}
-	l.Tick(now)
-	changed := p.looked && stamp != p.stamp
-	p.stamp, p.looked, p.read = stamp, true, now
+	watched := !p.looked.IsZero() && !p.looked.Before(p.sign)
+	changed := watched && stamp != p.stamp
+	p.stamp, p.looked, p.tried = stamp, now, time.Time{}
 	switch {
+	case !watched:
+		p.base = now
 	case changed:
 		// A node that some peer does not ask writes often, for that peer to see. So
 		// one that was never reached but was seen to write often may be missed soon.
 		p.brisk = !p.changed.IsZero() && now.Sub(p.changed) <= l.times.Gone
-		p.changed = now
+		p.changed, p.base = now, now
 		p.alive(now)
-	case now.Sub(p.sign) >= l.window(p):
+	case now.Sub(p.sign) >= l.window(p) && now.Sub(p.base) >= l.quiet():
 		p.gone = true
 	}
 }
 
+// quiet is how long a heartbeat has to be seen unchanged before its node may be
+// gone.
+func (l *Liveness) quiet() time.Duration { return l.times.Gone - l.times.Read }
+
 // Unread says that the node's heartbeat could not be read: it is tried again
-// after a while, and nothing follows from it.
+// soon, and nothing follows from it.
 func (l *Liveness) Unread(now time.Time, node string) {
 	l.Tick(now)
 	if p, ok := l.peers[node]; ok {
-		p.read = now
+		p.tried = now
 	}
 }
 
@@ -156,9 +169,10 @@ func (l *Liveness) window(p *peer) time.Duration {
 func (l *Liveness) Tick(now time.Time) {
 	if slept := now.Sub(l.last); slept > l.times.Asleep {
 		for _, p := range l.peers {
-			p.sign = p.sign.Add(slept)
-			if p.sign.After(now) {
-				p.sign = now
+			for _, at := range []*time.Time{&p.sign, &p.base, &p.looked} {
+				if !at.IsZero() {
+					*at = at.Add(slept)
+				}
 			}
 		}
 	}
@@ -211,18 +225,24 @@ func (l *Liveness) Due(now time.Time) []string {
 }
 
 // due is when the peer's heartbeat is to be read next: a while after its latest
-// sign, again and again while it stays silent, and at the very end of its window.
+// sign, again and again while it stays silent, and as soon as a verdict may fall.
 func (l *Liveness) due(p *peer) time.Time {
-	if p.gone {
-		return p.read.Add(l.times.Slow)
-	}
 	next := p.sign.Add(l.times.Read)
-	if again := p.read.Add(l.times.Read); again.After(next) {
-		next = again
+	if watched := !p.looked.Before(p.sign); watched {
+		next = p.looked.Add(l.times.Read)
+		verdict := p.sign.Add(l.window(p))
+		if quiet := p.base.Add(l.quiet()); quiet.After(verdict) {
+			verdict = quiet
+		}
+		if p.looked.Before(verdict) && verdict.Before(next) {
+			next = verdict
+		}
+		if p.gone {
+			next = p.looked.Add(l.times.Slow)
+		}
 	}
-	// The verdict needs a look at the end of the window, not one a moment before.
-	if end := p.sign.Add(l.window(p)); p.read.Before(end) && end.Before(next) {
-		next = end
+	if again := p.tried.Add(l.times.Retry); !p.tried.IsZero() && again.After(next) {
+		next = again
 	}
 	return next
 }

@@ -20,6 +20,8 @@ const (
 	// a peer may not ask before it is that one.
 	beatAlone   = 5 * time.Second
 	askedWithin = 10 * time.Second
+	// beatLook is how often it is looked whether a peer stopped asking.
+	beatLook = time.Second
 	// beatTimeout bounds one write.
 	beatTimeout = 10 * time.Second
 )
@@ -99,8 +101,7 @@ func (l *Loop) heartbeats(ctx context.Context) {
 			due = again
 		}
 		if now.Before(due) {
-			// A peer may stop asking at any time: look again after a while.
-			timer.Reset(min(due.Sub(now), beatAlone))
+			timer.Reset(min(due.Sub(now), beatLook))
 			continue
 		}
 		if err := l.writeBeat(ctx, say, now); err != nil {
@@ -116,7 +117,7 @@ func (l *Loop) heartbeats(ctx context.Context) {
 			was, first = say, false
 			l.announce(registry.HeartbeatKey(l.c.Node))
 		}
-		timer.Reset(min(l.rhythm(now), beatAlone))
+		timer.Reset(beatLook)
 	}
 }
 
