@@ -1,0 +1,53 @@
+package server
+
+import (
+	"context"
+	"net"
+
+	"github.com/scafo/scafo/internal/workerd/instance"
+	"github.com/scafo/scafo/internal/workerd/layout"
+)
+
+// Runtime is what the supervisor asks of the store and of workerd.
+type Runtime interface {
+	// Prepare proves the store and settles what an earlier run left behind. An
+	// error that wraps bucket.ErrUnavailable is worth another try.
+	Prepare(ctx context.Context) error
+	// Load reads the pointer; layout.ErrNoPointer when nothing was deployed.
+	Load(ctx context.Context) (layout.Pointer, error)
+	// Fetch brings a deployment to this machine, verified.
+	Fetch(ctx context.Context, p layout.Pointer) (*layout.Deployment, error)
+	// Start starts a workerd on the disk of that slot. It may not be ready yet.
+	Start(ctx context.Context, d *layout.Deployment, slot int) (Process, error)
+	// Joined is called once a process is ready, Reaped once it is gone for good;
+	// clean says that it handed over and left the cluster by itself.
+	Joined(ctx context.Context, p Process)
+	Reaped(ctx context.Context, p Process, clean bool)
+	// FirstSlot is the slot whose disk is the warmest.
+	FirstSlot() int
+	// Keep drops the local copies of all deployments but these.
+	Keep(ds ...*layout.Deployment)
+}
+
+// Process is one workerd. *instance.Instance is the real one.
+type Process interface {
+	// Ready waits until it serves; it fails with the runtime's own sentence when
+	// the process ends before.
+	Ready(ctx context.Context) error
+	// Dial opens a connection to its public socket.
+	Dial(ctx context.Context) (net.Conn, error)
+	// ClusterAddr is empty for a deployment that keeps no state.
+	ClusterAddr() string
+	PID() int
+	// Healthy asks whether it serves; an error that is not the context's says that
+	// it answered, and no.
+	Healthy(ctx context.Context) error
+	// Drain asks it to hand over and leave, Kill ends it at once.
+	Drain() error
+	Kill() error
+	Done() <-chan struct{}
+	Exit() instance.Exit
+	Stderr() string
+}
+
+var _ Process = (*instance.Instance)(nil)
