@@ -213,6 +213,13 @@ func repeatOnly(r *http.Request, via []*http.Request) error {
 // Region is the region that the store signs for.
 func (s *Store) Region() string { return s.region }
 
+// Bucket is the bucket's own name, without the prefix.
+func (s *Store) Bucket() string { return s.name }
+
+// Prefix stands before every key in the bucket; it is empty or ends with a
+// slash.
+func (s *Store) Prefix() string { return s.prefix }
+
 // Credentials resolves the credentials, to pass on to runtimes. expires is zero
 // for credentials that stay.
 func (s *Store) Credentials(ctx context.Context) (accessKey, secret, session string, expires time.Time, err error) {

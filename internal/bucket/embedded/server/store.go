@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
+	"github.com/versity/versitygw/s3api/middlewares"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 	"golang.org/x/sync/semaphore"
@@ -26,9 +28,10 @@ const (
 	maxActions = 64
 	// ioBuffer is the buffer of each write.
 	ioBuffer = 128 << 10
-	// earlySync is the size from which content is synced before a write takes part
-	// in the commit lock, so that nobody waits for much of it there.
+	// earlySync is the size from which content is synced outside the commit lock,
+	// so that nobody waits for much of it there.
 	earlySync = 256 << 10
+	maxCopy   = 5 << 30 // as in S3
 	// rereads bounds how often a read that met a write looks again.
 	rereads = 100
 )
@@ -48,18 +51,18 @@ type store struct {
 	folders *folders
 	slots   *semaphore.Weighted
 
-	// commit is held for reading from before a write decides whether its condition
-	// holds until its names are on the disk, and for writing while something is
-	// removed. So no removal comes between a write's condition and its effect, and
-	// no folder is removed below a name that is being put on the disk. One lock for
-	// all keys is enough: removals are short, since what they sync they sync
-	// afterwards.
+	// commit is held for reading from before a write makes its folders and decides
+	// whether its condition holds until its names are on the disk, and for writing
+	// while something is removed. So no removal comes between a write's condition
+	// and its effect, and no folder is removed below a name that is being put on the
+	// disk. One lock for all keys is enough: removals are short, since what they
+	// sync they sync afterwards.
 	commit sync.RWMutex
 }
 
 func newStore(data string, d disk) (*store, error) {
 	opts := posix.PosixOpts{
-		Concurrency: maxActions, IOBufferSize: ioBuffer,
+		Concurrency: maxActions, IOBufferSize: ioBuffer, CopyObjectThreshold: maxCopy,
 		// Unnamed temporary files would be given visible names on the way; hidden ones
 		// are swept at the next start.
 		ForceNoTmpFile: true,
@@ -81,25 +84,21 @@ func (s *store) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3
 		return s3response.PutObjectOutput{}, err
 	}
 	defer s.slots.Release(1)
-	locked := false
-	lock := func() { s.commit.RLock(); locked = true }
-	defer func() {
-		if locked {
-			s.commit.RUnlock()
-		}
-	}()
+	c := &commit{store: s}
+	defer c.unlock()
+	in.Body = c.lockAtEnd(in.Body)
 	if in.Key != nil && strings.HasSuffix(*in.Key, "/") {
-		lock() // a folder: there is no content, and the function below is not called
+		c.lock() // a folder: its content, which is none, is not read
 	}
 	out, err := s.Posix.PutObjectWithPostFunc(ctx, in, func(f *os.File) error {
 		// All content is written; condition, attributes and name come next.
-		if i, err := f.Stat(); err == nil && i.Size() >= earlySync {
-			if err := s.folders.disk.syncFile(f); err != nil {
-				return err
-			}
+		i, err := f.Stat()
+		if err != nil || i.Size() < earlySync {
+			return err
 		}
-		lock()
-		return nil
+		c.unlock() // a folder that is removed now is made again
+		defer c.lock()
+		return s.folders.disk.syncFile(f)
 	})
 	if err != nil {
 		return out, err
@@ -108,6 +107,61 @@ func (s *store) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3
 		return s3response.PutObjectOutput{}, fmt.Errorf("sync folders: %w", err)
 	}
 	return out, nil
+}
+
+// commit is one write's share of store.commit.
+type commit struct {
+	store  *store
+	locked bool
+}
+
+func (c *commit) lock() {
+	if !c.locked {
+		c.store.commit.RLock()
+		c.locked = true
+	}
+}
+
+func (c *commit) unlock() {
+	if c.locked {
+		c.locked = false
+		c.store.commit.RUnlock()
+	}
+}
+
+// lockAtEnd takes the lock once the content is read to its end: not earlier,
+// since a client may take its time, and not later, since the backend then makes
+// the folders, which fails when they are removed at that moment.
+func (c *commit) lockAtEnd(body io.Reader) io.Reader {
+	if body == nil {
+		return nil
+	}
+	r := &endReader{body, c}
+	if sum, ok := body.(middlewares.ChecksumReader); ok {
+		return struct { // the backend asks for these as well
+			io.Reader
+			checksums
+		}{r, sum}
+	}
+	return r
+}
+
+type checksums interface {
+	Algorithm() string
+	Checksum() string
+}
+
+type endReader struct {
+	io.Reader
+	commit *commit
+}
+
+func (r *endReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil {
+		r.commit.lock()
+	}
+	return n, err
 }
 
 // CopyObject implements backend.Backend.
