@@ -176,7 +176,7 @@ func (b *bundler) run(ctx context.Context, o api.BuildOptions) (api.BuildResult,
 		return r, metafile{}, b.failed(r.Errors)
 	}
 	for _, w := range r.Warnings {
-		b.warnings = append(b.warnings, message(w))
+		b.warnings = append(b.warnings, b.message(w))
 	}
 	var meta metafile
 	return r, meta, json.Unmarshal([]byte(r.Metafile), &meta)
@@ -192,7 +192,7 @@ func (b *bundler) failed(errs []api.Message) error {
 			out = append(out, fmt.Errorf("and %d more", len(errs)-i))
 			break
 		}
-		out = append(out, errors.New(message(e)))
+		out = append(out, errors.New(b.message(e)))
 	}
 	return &BuildError{errors.Join(out...)}
 }
@@ -204,20 +204,33 @@ func (e *BuildError) Error() string { return e.Err.Error() }
 func (e *BuildError) Unwrap() error { return e.Err }
 
 // message renders a message of esbuild's with where it points to.
-func message(m api.Message) string {
-	s := m.Text
-	if l := m.Location; l != nil {
-		s = fmt.Sprintf("%s:%d:%d: %s", l.File, l.Line, l.Column+1, s)
-		if line := strings.TrimSpace(l.LineText); line != "" && len(line) <= 120 {
-			s += "\n    " + line
-		}
+func (b *bundler) message(m api.Message) string {
+	l := m.Location
+	if l == nil {
+		return m.Text
 	}
-	for _, n := range m.Notes {
-		if n.Location == nil && n.Text != "" {
-			s += "\n  " + n.Text
-		}
+	if !filepath.IsLocal(l.File) && (l.Namespace == "" || l.Namespace == "file") {
+		// A tsconfig.json may extend anything. What is in there is not shown.
+		return b.outside(l.File, errOutside).Error()
+	}
+	s := fmt.Sprintf("%s:%d:%d: %s", l.File, l.Line, l.Column+1, m.Text)
+	if line := strings.TrimSpace(l.LineText); line != "" && len(line) <= maxShownLine {
+		s += "\n    " + line
+	}
+	if name, ok := unresolvedPackage(m.Text); ok {
+		s += fmt.Sprintf("\n  is the package %q installed? run npm install in the project before you deploy", name)
 	}
 	return s
+}
+
+// maxShownLine is the longest line of a source that is shown with an error.
+const maxShownLine = 120
+
+// unresolvedPackage is the package that a message says cannot be found.
+func unresolvedPackage(text string) (string, bool) {
+	rest, ok := strings.CutPrefix(text, `Could not resolve "`)
+	name, _, found := strings.Cut(rest, `"`)
+	return name, ok && found && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "/")
 }
 
 // bundled makes one main module of all that the entry reaches.

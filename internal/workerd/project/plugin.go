@@ -81,7 +81,7 @@ func (b *bundler) plugin() api.Plugin {
 
 func (b *bundler) outside(name string, err error) error {
 	if errors.Is(err, errOutside) {
-		return fmt.Errorf("%s lies outside the project (%s): bring it inside, or bundle before you deploy", name, b.project.Dir)
+		return fmt.Errorf("%s lies outside the project: bring it inside, or bundle before you deploy", name)
 	}
 	return err
 }

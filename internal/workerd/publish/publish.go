@@ -32,12 +32,14 @@ type Result struct {
 
 // Options are a deploy.
 type Options struct {
-	Project string // a directory, or a configuration
-	Workerd string // the program to try it with
-	Bucket  bucket.Bucket
-	Where   string // the bucket and its prefix for people, s3://NAME[/PREFIX]
-	DryRun  bool
-	Say     func(format string, args ...any) // prose, a line each
+	Project string                 // a directory, or a configuration
+	Workerd func() (string, error) // finds the program to try it with
+	// Bucket opens the bucket under the application's prefix; not called in a dry
+	// run.
+	Bucket func(context.Context) (bucket.Bucket, error)
+	Where  string // the bucket and its prefix for people, s3://NAME[/PREFIX]
+	DryRun bool
+	Say    func(format string, args ...any) // prose, a line each
 }
 
 // Main runs `celld-workerd deploy` with the arguments after `deploy` and returns
@@ -64,33 +66,28 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	executable, err := os.Executable()
-	if err != nil {
-		return err
+	o := Options{
+		Project: f.project, DryRun: f.dryRun, Where: f.where(),
+		Workerd: func() (string, error) { return server.Locate(e, executable()) },
+		Say:     func(format string, args ...any) { _, _ = fmt.Fprintf(stderr, format+"\n", args...) },
 	}
-	if real, err := filepath.EvalSymlinks(executable); err == nil {
-		executable = real
-	}
-	o := Options{Project: f.project, DryRun: f.dryRun, Where: f.where(), Say: func(format string, args ...any) {
-		_, _ = fmt.Fprintf(stderr, format+"\n", args...)
-	}}
-	if o.Workerd, err = server.Locate(e, executable); err != nil {
-		return err
-	}
-	if !f.dryRun {
+	var store *s3.Store
+	o.Bucket = func(ctx context.Context) (bucket.Bucket, error) {
 		region := f.region
 		if region == "" {
 			region = e.Region
 		}
-		store, err := s3.Open(ctx, s3.Config{
+		var err error
+		store, err = s3.Open(ctx, s3.Config{
 			Bucket: f.bucket, Prefix: f.prefix, Endpoint: f.endpoint, Region: region, PathStyle: f.endpoint != "",
 		})
-		if err != nil {
-			return fmt.Errorf("bucket: %w", err)
-		}
-		defer store.Close()
-		o.Bucket = store
+		return store, err
 	}
+	defer func() {
+		if store != nil {
+			store.Close()
+		}
+	}()
 	r, err := Deploy(ctx, o)
 	if err != nil {
 		return err
@@ -101,13 +98,25 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) erro
 	return nil
 }
 
+// executable is this program, links followed; empty when that cannot be said.
+func executable() string {
+	name, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		return real
+	}
+	return name
+}
+
 // Deploy builds, tries and publishes a project.
 func Deploy(ctx context.Context, o Options) (Result, error) {
 	p, err := project.Open(o.Project)
 	if err != nil {
 		return Result{}, fmt.Errorf("read the configuration: %w", err)
 	}
-	built, err := prepare(ctx, p, o)
+	built, b, err := prepare(ctx, p, o)
 	if err != nil {
 		return Result{}, err
 	}
@@ -120,49 +129,43 @@ func Deploy(ctx context.Context, o Options) (Result, error) {
 		o.Say("%s version %s would be published (dry run)", r.Worker, r.Version)
 		return r, nil
 	}
-	if err := layout.Publish(ctx, o.Bucket, built.Bundle); err != nil {
+	if err := layout.Publish(ctx, b, built.Bundle); err != nil {
 		return Result{}, fmt.Errorf("publish %s version %s: %w", r.Worker, r.Version, err)
 	}
 	o.Say("published %s version %s", r.Worker, r.Version)
 	return r, nil
 }
 
-// prepare builds a project and tries it, while its assets are read.
-func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built, error) {
+// prepare builds a project and tries it, while its assets are read and the bucket
+// is opened.
+func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built, bucket.Bucket, error) {
 	var built *project.Built
 	var assets *project.CollectedAssets
-	g, gctx := errgroup.WithContext(ctx)
+	var b bucket.Bucket
+	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if assets, err = p.CollectAssets(gctx); err != nil {
+		if assets, err = p.CollectAssets(ctx); err != nil {
 			return fmt.Errorf("read the assets: %w", err)
 		}
 		return nil
 	})
 	g.Go(func() (err error) {
-		if built, err = p.Build(gctx); err != nil {
-			return fmt.Errorf("build: %w", err)
-		}
-		for _, w := range built.Warnings {
-			o.Say("warning: %s", w)
-		}
-		warnings, err := trial.Run(gctx, o.Workerd, built.Bundle)
-		for _, w := range warnings {
-			o.Say("warning: %s", built.Map.Rewrite(w))
-		}
-		var refused *trial.Error
-		switch {
-		case errors.As(err, &refused):
-			return fmt.Errorf("the Worker does not start: %s", built.Map.Rewrite(refused.Sentence))
-		case err != nil:
-			return fmt.Errorf("try the Worker: %w", err)
-		}
-		return nil
+		built, err = try(ctx, p, o)
+		return err
 	})
+	if !o.DryRun {
+		g.Go(func() (err error) {
+			if b, err = o.Bucket(ctx); err != nil {
+				return fmt.Errorf("open the bucket: %w", err)
+			}
+			return nil
+		})
+	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := built.Seal(assets); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	m := built.Bundle.Manifest
 	size := int64(0)
@@ -170,6 +173,33 @@ func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built
 		size += mod.Bytes
 	}
 	o.Say("built %s: %d modules, %d bytes%s", m.ScriptName, len(m.Modules), size, assetsLine(m))
+	return built, b, nil
+}
+
+// try builds a project and starts the result.
+func try(ctx context.Context, p *project.Project, o Options) (*project.Built, error) {
+	built, err := p.Build(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	for _, w := range built.Warnings {
+		o.Say("warning: %s", w)
+	}
+	workerd, err := o.Workerd()
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := trial.Run(ctx, workerd, built.Bundle)
+	for _, w := range warnings {
+		o.Say("warning: %s", built.Map.Rewrite(w))
+	}
+	var refused *trial.Error
+	switch {
+	case errors.As(err, &refused):
+		return nil, fmt.Errorf("the Worker does not start: %s", built.Map.Rewrite(refused.Sentence))
+	case err != nil:
+		return nil, fmt.Errorf("try the Worker: %w", err)
+	}
 	return built, nil
 }
 

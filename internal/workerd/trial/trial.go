@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,9 +61,9 @@ func Run(ctx context.Context, workerd string, b *layout.Bundle) (warnings []stri
 	var start *instance.StartError
 	switch {
 	case errors.As(ready, &start):
-		return nil, &Error{start.Sentence}
+		return nil, &Error{hint(b.Manifest, start.Sentence)}
 	case errors.Is(context.Cause(ctx), errTimeout):
-		return nil, &Error{fmt.Sprintf("the Worker did not start within %v: is there an endless loop outside of its handlers?", Timeout)}
+		return nil, &Error{fmt.Sprintf("it was not ready within %v: is there an endless loop outside of its handlers?", Timeout)}
 	case ready != nil:
 		return nil, ready
 	}
@@ -73,6 +74,14 @@ func Run(ctx context.Context, workerd string, b *layout.Bundle) (warnings []stri
 		warnings = append(warnings, w)
 	}
 	return warnings, nil
+}
+
+// hint adds what to do where the runtime only says what is wrong.
+func hint(m *layout.Manifest, sentence string) string {
+	if strings.Contains(sentence, `No such module "node:`) && !slices.Contains(m.CompatibilityFlags, "nodejs_compat") {
+		return sentence + "\nadd \"nodejs_compat\" to compatibility_flags for the modules of Node"
+	}
+	return sentence
 }
 
 var errTimeout = errors.New("the trial took too long")
