@@ -1,7 +1,6 @@
 package route
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -71,7 +70,6 @@ func encode(doc scafo.FleetRouting) (*Encoded, error) {
 // concurrent use.
 type Publisher struct {
 	mu       sync.Mutex
-	content  []byte              // guarded by mu; the document without its time
 	base     *Encoded            // guarded by mu; nil before the first Publish
 	nodes    map[string]bool     // guarded by mu; nodes that have an upstream in it
 	prefers  map[string]*Encoded // guarded by mu; by node; never more than nodes
@@ -81,14 +79,9 @@ type Publisher struct {
 // Publish puts the document in force. Its time is at when the content differs
 // from the last one, and the last one's otherwise. It reports whether it differs.
 func (p *Publisher) Publish(doc scafo.FleetRouting, at time.Time) (bool, error) {
-	doc.GeneratedAt = time.Time{}
-	content, err := json.Marshal(doc)
-	if err != nil {
-		return false, err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.base != nil && bytes.Equal(content, p.content) {
+	if p.base != nil && sameContent(p.base.Doc, doc) {
 		return false, nil
 	}
 	doc.GeneratedAt = at.UTC()
@@ -97,8 +90,23 @@ func (p *Publisher) Publish(doc scafo.FleetRouting, at time.Time) (bool, error) 
 		return false, err
 	}
 	p.encodeds++
-	p.content, p.base, p.nodes, p.prefers = content, e, nodesOf(doc), map[string]*Encoded{}
+	p.base, p.nodes, p.prefers = e, nodesOf(doc), map[string]*Encoded{}
 	return true, nil
+}
+
+// sameContent is whether the documents differ in their time alone.
+func sameContent(a, b scafo.FleetRouting) bool {
+	return a.V == b.V && a.Fleet == b.Fleet && a.Node == b.Node &&
+		slices.EqualFunc(a.Routes, b.Routes, func(x, y scafo.Route) bool {
+			return x.Host == y.Host && x.Application == y.Application && slices.Equal(x.Upstreams, y.Upstreams)
+		}) &&
+		slices.EqualFunc(a.Wildcards, b.Wildcards, func(x, y scafo.WildcardRoute) bool {
+			return x.Base == y.Base && x.Application == y.Application && slices.Equal(x.Upstreams, y.Upstreams)
+		}) &&
+		slices.EqualFunc(a.API, b.API, func(x, y scafo.APIHost) bool {
+			return x.Host == y.Host && slices.Equal(x.Upstreams, y.Upstreams)
+		}) &&
+		slices.Equal(a.Unserved, b.Unserved)
 }
 
 func nodesOf(doc scafo.FleetRouting) map[string]bool {
