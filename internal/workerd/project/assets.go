@@ -126,7 +126,7 @@ func (p *Project) listAssets(dir string, ignored ignore) ([]layout.AssetFile, er
 		if rel == workerFile {
 			return fmt.Errorf("%s: code must not be served as an asset: name it in %s", p.shown(name), ignoreFile)
 		}
-		f, err := p.asset(name, rel)
+		f, err := p.asset(name, rel, d)
 		if err != nil {
 			return err
 		}
@@ -147,14 +147,17 @@ func (p *Project) listAssets(dir string, ignored ignore) ([]layout.AssetFile, er
 	return out, nil
 }
 
-// asset looks at one file, links followed.
-func (p *Project) asset(name, rel string) (layout.AssetFile, error) {
-	shown := p.shown(name)
-	real, err := p.inside(name)
-	if err != nil {
-		return layout.AssetFile{}, fmt.Errorf("%s: %w", shown, err)
+// asset looks at one file, links followed. The walk follows none, so that what is
+// no link itself lies inside.
+func (p *Project) asset(name, rel string, d fs.DirEntry) (layout.AssetFile, error) {
+	shown, real := p.shown(name), name
+	info, err := d.Info()
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		if real, err = p.inside(name); err != nil {
+			return layout.AssetFile{}, fmt.Errorf("%s: %w", shown, err)
+		}
+		info, err = os.Stat(real)
 	}
-	info, err := os.Stat(real)
 	if err != nil {
 		return layout.AssetFile{}, err
 	}

@@ -1,0 +1,225 @@
+package project
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/scafo/scafo/internal/workerd/layout"
+)
+
+// tree writes files below a new directory.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, body := range files {
+		p := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// base is a configuration with what every one needs.
+func base(rest string) string {
+	return "{\n\"name\": \"app\", \"main\": \"a.js\", \"compatibility_date\": \"2026-11-01\",\n" + rest + "\n}"
+}
+
+func TestReadsAConfiguration(t *testing.T) {
+	dir := tree(t, map[string]string{"wrangler.jsonc": "\xef\xbb\xbf" + `// a comment
+{
+	"$schema": "x", "name": "my-app", "main": "src/a.ts", "compatibility_date": "2026-11-01",
+	"compatibility_flags": ["nodejs_compat"],
+	"vars": {"TEXT": "a", "N": 1.50, "O": {"b": [true, null]},},
+	"durable_objects": {"bindings": [{"name": "C", "class_name": "New"}]},
+	"migrations": [
+		{"tag": "v1", "new_sqlite_classes": ["Old", "Gone"], "new_classes": ["Kv"]},
+		{"tag": "v2", "renamed_classes": [{"from": "Old", "to": "New"}], "deleted_classes": ["Gone"]},
+		{"tag": "v3", "new_sqlite_classes": ["Gone", "Old"]},
+	],
+	"assets": {"directory": "public", "binding": "FILES", "html_handling": "none", "not_found_handling": "404-page", "run_worker_first": ["/api/*"]},
+	"define": {"A": "\"x\""}, "rules": [{"type": "Text", "globs": ["**/*.md"], "fallthrough": true}],
+	"triggers": {"crons": []},
+}`, "wrangler.json": "not read"})
+	p, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Config.Assets.at = nil
+	want := Config{
+		Name: "my-app", Main: "src/a.ts", CompatibilityDate: "2026-11-01", CompatibilityFlags: []string{"nodejs_compat"},
+		Vars:           map[string]json.RawMessage{"TEXT": json.RawMessage(`"a"`), "N": json.RawMessage(`1.50`), "O": json.RawMessage(`{"b":[true,null]}`)},
+		DurableObjects: []layout.DurableObject{{Binding: "C", Class: "New"}},
+		Classes: []layout.Class{
+			{Name: "New", Key: "do-Old", SQL: true}, {Name: "Kv", Key: "do-Kv"},
+			{Name: "Gone", Key: "do-Gone-2", SQL: true}, {Name: "Old", Key: "do-Old-2", SQL: true},
+		},
+		Assets: &Assets{Directory: "public", Binding: "FILES", HTMLHandling: "none", NotFoundHandling: "404-page", RunWorkerFirst: json.RawMessage(`["/api/*"]`)},
+		Define: map[string]string{"A": `"x"`}, Rules: []Rule{{Type: "Text", Globs: []string{"**/*.md"}, Fallthrough: true}},
+	}
+	if !reflect.DeepEqual(p.Config, want) {
+		t.Errorf("got  %+v\nwant %+v", p.Config, want)
+	}
+}
+
+func TestFindsTheConfiguration(t *testing.T) {
+	json := base(`"vars": {"FROM": "json"}`)
+	for name, c := range map[string]struct {
+		files map[string]string
+		path  string
+		want  string // of the error
+	}{
+		"json":         {map[string]string{"wrangler.json": json}, ".", ""},
+		"a named file": {map[string]string{"other.json": json, "wrangler.json": "{"}, "other.json", ""},
+		"only toml":    {map[string]string{"wrangler.toml": ""}, ".", "has only a wrangler.toml: convert it to wrangler.jsonc"},
+		"nothing":      {nil, ".", "has neither wrangler.jsonc nor wrangler.json"},
+		"no project":   {nil, "nowhere", "no such file or directory"},
+		"too long":     {map[string]string{"wrangler.json": strings.Repeat(" ", maxConfig+1)}, ".", "wrangler.json is no file of at most 1048576 bytes"},
+		"just fitting": {map[string]string{"wrangler.json": json + strings.Repeat(" ", maxConfig-len(json))}, ".", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Open(filepath.Join(tree(t, c.files), c.path))
+			if c.want == "" {
+				if err != nil || string(p.Config.Vars["FROM"]) != `"json"` {
+					t.Errorf("got %v", err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRefusesAConfiguration(t *testing.T) {
+	for text, want := range map[string]string{
+		"{":                    "wrangler.jsonc:1:2: ",
+		"{\n  \"name\" \"x\"}": "wrangler.jsonc:2:10: ",
+		`[]`:                   "wrangler.jsonc:1:1: the configuration is a list, want an object",
+		`{"main": "a", "compatibility_date": "2026-11-01"}`:               `:1:1: "name" is missing`,
+		`{"name": "-a", "main": "a", "compatibility_date": "2026-11-01"}`: ":1:10: name \"-a\": want letters",
+		`{"name": "a", "main": "a"}`:                                      `"compatibility_date" is missing`,
+		`{"name": "a", "main": "a", "compatibility_date": "yesterday"}`:   `:1:50: compatibility_date "yesterday" is no day as YYYY-MM-DD`,
+		`{"name": "a", "compatibility_date": "2026-11-01"}`:               `neither "main" nor "assets"`,
+		base(`"observability": {"enabled": true}`):                        `wrangler.jsonc:3:1: unsupported key "observability": it only means something at Cloudflare`,
+		base(`"env": {}`):                            "scafo deploy --env NAME",
+		base(`"ai": {}`):                             `unsupported key "ai": the runtime has no such service`,
+		base(`"queues": {}`):                         `unsupported key "queues": this release does not serve it yet`,
+		base(`"kv_namespaces": []`):                  `unsupported key "kv_namespaces"`,
+		base(`"triggers": {"crons": ["* * * * *"]}`): "triggers.crons: this release does not serve it yet",
+		base(`"var": {}`):                            `unknown key "var": did you mean "vars"?`,
+		base(`"Name": "b"`):                          `unknown key "Name": did you mean "name"?`,
+		base(`"completely_different": 1`):            `unknown key "completely_different": remove it`,
+		base(`"name": "b"`):                          `:3:1: "name" stands twice`,
+		base(`"vars": {"A": 1, "A": 2}`):             `"A" stands twice`,
+		base(`"vars": []`):                           "vars is a list, want an object",
+		base(`"no_bundle": "yes"`):                   "no_bundle is a string, want true or false",
+		base(`"compatibility_flags": [1]`):           "an item of compatibility_flags is a number, want a string",
+		base(`"define": {"A": 1}`):                   "define.A is a number",
+		base(`"rules": [{"type": "Text"}]`):          "a rule needs type and globs",
+		base(`"rules": [{"type": "PythonModule", "globs": ["*.py"]}]`): "want one of ESModule, CommonJS, Text, Data, CompiledWasm",
+		base(`"assets": {}`): `assets has no "directory"`,
+		base(`"assets": {"directory": "p", "bucket": "q"}`):                   `assets has the unsupported key "bucket"`,
+		base(`"assets": {"directory": "p", "html_handling": "x"}`):            "want one of auto-trailing-slash",
+		base(`"assets": {"directory": "p", "binding": "A"}, "vars": {"A":1}`): `the binding "A" is given by vars and by assets`,
+		base(`"durable_objects": {"bindings": [{"name": "C", "class_name": "C"}]}`): `:3:34: the binding "C" names the class "C", which no migration makes: ` +
+			`add {"tag": "v1", "new_sqlite_classes": ["C"]} to migrations`,
+		base(`"durable_objects": {"bindings": [{"name": "C"}]}`):                                          "a binding of durable_objects needs name and class_name",
+		base(`"durable_objects": {"bindings": [{"name": "C", "class_name": "C", "script_name": "b"}]}`):   "objects of another Worker",
+		base(`"migrations": [{"new_classes": ["C"]}]`):                                                    "a migration needs a tag",
+		base(`"migrations": [{"tag": "a"}, {"tag": "a"}]`):                                                `the migration tag "a" stands twice`,
+		base(`"migrations": [{"tag": "a", "new_classes": ["not/a/class"]}]`):                              `"not/a/class" is no name of a class`,
+		base(`"migrations": [{"tag": "a", "new_classes": ["C"], "new_sqlite_classes": ["C"]}]`):           "makes the class C, which is there already",
+		base(`"migrations": [{"tag": "a", "deleted_classes": ["C"]}]`):                                    "deletes the class C, which no migration before it made",
+		base(`"migrations": [{"tag": "a", "renamed_classes": [{"from": "C", "to": "D"}]}]`):               "renames the class C, which no migration before it made",
+		base(`"migrations": [{"tag": "a", "transferred_classes": []}]`):                                   "cannot be taken over",
+		`{"name": "a", "compatibility_date": "2026-11-01", "assets": {"directory": "p", "binding": "A"}}`: `assets.binding needs a Worker`,
+		`{"name": "a", "compatibility_date": "2026-11-01", "assets": {"directory": "p"},
+			"migrations": [{"tag": "a", "new_classes": ["C"]}]}`: "Durable Objects need a Worker",
+	} {
+		_, err := Open(tree(t, map[string]string{"wrangler.jsonc": text}))
+		var c *ConfigError
+		if !errors.As(err, &c) {
+			t.Errorf("%s\n\tgot %v, want a ConfigError", text, err)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n\tgot %q\n\twant %q", text, err, want)
+		}
+	}
+}
+
+func TestGlobs(t *testing.T) {
+	for _, c := range []struct {
+		glob, path string
+		want       bool
+	}{
+		{"**/*.txt", "a.txt", true}, {"**/*.txt", "x/y/a.txt", true}, {"**/*.txt", "a.txt.js", false},
+		{"*.txt", "x/a.txt", false}, {"dir/*", "dir/a", true}, {"dir/*", "dir/a/b", false}, {"dir/**", "dir/a/b", true},
+		{"./a.js", "a.js", true}, {"**/*.wasm?module", "x.wasm?module", true}, {"**/*.wasm?module", "x.wasmXmodule", false},
+		{"a+b(c).txt", "a+b(c).txt", true},
+	} {
+		re, err := glob(c.glob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if re.MatchString(c.path) != c.want {
+			t.Errorf("%s on %s is not %v", c.glob, c.path, c.want)
+		}
+	}
+}
+
+func TestRulesReplaceTheDefaultOnes(t *testing.T) {
+	md := []Rule{{Type: "Text", Globs: []string{"**/*.md"}}}
+	for _, c := range []struct {
+		rules []Rule
+		path  string
+		want  layout.ModuleType
+	}{
+		{nil, "a.txt", layout.Text}, {nil, "a/b.sql", layout.Text}, {nil, "a.bin", layout.Data}, {nil, "a.wasm", layout.Wasm}, {nil, "a.md", ""},
+		{md, "a.md", layout.Text}, {md, "a.txt", ""}, {md, "a.bin", layout.Data},
+		{[]Rule{{Type: "Text", Globs: []string{"**/*.md"}, Fallthrough: true}}, "a.txt", layout.Text},
+		{[]Rule{{Type: "Data", Globs: []string{"**/*.txt"}}}, "a.txt", layout.Data},
+	} {
+		m, err := newMatcher(c.rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := m.match(c.path); got != c.want {
+			t.Errorf("%v: %s is %q, want %q", c.rules, c.path, got, c.want)
+		}
+	}
+}
+
+func TestIgnore(t *testing.T) {
+	for _, c := range []struct {
+		patterns, path string
+		want           bool
+	}{
+		{"*.map", "a.map", true}, {"*.map", "x/y/a.map", true}, {"*.map", "a.mapx", false},
+		{"/a.txt", "a.txt", true}, {"/a.txt", "x/a.txt", false}, {"x/a.txt", "y/x/a.txt", false},
+		{"tmp/", "tmp/a", true}, {"tmp/", "x/tmp/a", true}, {"tmp/", "tmp", false}, {"tmp", "tmp", true}, {"tmp", "tmp/a/b", true},
+		{"*\n!keep.txt", "keep.txt", false}, {"*\n!keep.txt", "other", true}, {"d/\n!d/keep.txt", "d/keep.txt", true},
+		{"# a comment\n\n", "# a comment", false}, {`\#x`, "#x", true}, {`\!x`, "!x", true}, {"a.txt   ", "a.txt", true}, {`a\ `, "a ", true},
+		{"**/foo", "a/b/foo", true}, {"**/foo", "foo", true}, {"a/**/b", "a/b", true}, {"a/**/b", "a/x/y/b", true}, {"a/**", "a/x", true}, {"a/**", "a", false},
+		{"a?c", "abc", true}, {"a?c", "a/c", false}, {"[abc].txt", "b.txt", true}, {"[!abc].txt", "b.txt", false}, {"[a-c]", "b", true}, {"[", "[", true},
+		{"*.txt\r\n", "a.txt", true}, {"größe", "größe", true}, {`\ü`, "ü", true},
+	} {
+		if got := parseIgnore(c.patterns).match(c.path); got != c.want {
+			t.Errorf("%q on %q is %v", c.patterns, c.path, got)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	for word, want := range map[string]string{"vars": "vars", "vras": "vars", "migration": "migrations", "xyzzy": ""} {
+		if got := nearest(word, []string{"vars", "migrations", "define"}); got != want {
+			t.Errorf("%s: got %q, want %q", word, got, want)
+		}
+	}
+}
