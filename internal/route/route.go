@@ -52,7 +52,8 @@ type Problem struct {
 // Build makes the document, without its time. What is wrong with one host costs
 // that host alone, and is reported.
 func Build(in Input) (scafo.FleetRouting, []Problem) {
-	b := &builder{in: in, taken: map[string]bool{}, serving: map[string][]scafo.Upstream{}}
+	n := len(in.Applications)
+	b := &builder{in: in, taken: make(map[string]bool, n), serving: make(map[string][]scafo.Upstream, n)}
 	b.doc = scafo.FleetRouting{
 		V: scafo.FormatVersion, Fleet: in.Fleet, Node: in.Node,
 		Routes: []scafo.Route{}, Wildcards: []scafo.WildcardRoute{},
@@ -101,34 +102,54 @@ type candidate struct {
 	place   int  // the node's place in the placement; behind all of them when it has none
 }
 
+// found are the candidates of one application.
+type found struct {
+	app   scafo.Application
+	nodes []string // of its placement
+	all   []candidate
+}
+
 // upstreams finds the processes of each application. Those that serve the current
 // version come alone as soon as there is one; a node that counts as gone is asked
 // only while no living one can be. They are in the order of the placement, what
 // is moved away last.
 func (b *builder) upstreams() {
-	found := map[string][]candidate{} // by uid
+	apps := make([]found, len(b.names))
+	byUID := make(map[string]int, len(b.names))
+	for i, name := range b.names {
+		apps[i].app = b.in.Applications[name]
+		byUID[apps[i].app.UID] = i
+		if pl := b.in.Placements[name]; pl.UID == apps[i].app.UID {
+			apps[i].nodes = pl.Nodes
+		}
+	}
 	for _, n := range b.in.Nodes {
-		for _, p := range n.Processes {
-			app, ok := b.in.Applications[p.Application]
-			if !ok || app.UID != p.UID || p.State != scafo.ProcessReady || p.URL == "" {
+		for i := range n.Processes {
+			p := &n.Processes[i]
+			if p.State != scafo.ProcessReady || p.URL == "" {
 				continue
 			}
+			at, ok := byUID[p.UID]
+			if !ok || apps[at].app.Name != p.Application {
+				continue
+			}
+			f := &apps[at]
 			if err := checkURL(p.URL); err != nil {
 				b.problem(p.Application, "", "node %s names an upstream that is none: %v", n.ID, err)
 				continue
 			}
-			place := slices.Index(b.in.Placements[p.Application].Nodes, n.ID)
-			if place < 0 || b.in.Placements[p.Application].UID != p.UID {
-				place = len(b.in.Placements[p.Application].Nodes)
+			place := slices.Index(f.nodes, n.ID)
+			if place < 0 {
+				place = len(f.nodes)
 			}
-			found[p.UID] = append(found[p.UID], candidate{
+			f.all = append(f.all, candidate{
 				up: scafo.Upstream{Node: n.ID, URL: p.URL}, live: n.Live,
-				current: p.Deployment == app.Deployment, place: place,
+				current: p.Deployment == f.app.Deployment, place: place,
 			})
 		}
 	}
-	for _, name := range b.names {
-		if ups := choose(found[b.in.Applications[name].UID]); len(ups) > 0 {
+	for i, name := range b.names {
+		if ups := choose(apps[i].all); len(ups) > 0 {
 			b.serving[name] = ups
 		}
 	}
@@ -158,15 +179,37 @@ func choose(all []candidate) []scafo.Upstream {
 	return slices.Compact(ups)
 }
 
+// checkURL refuses what is no HTTP URL of a host. The plain form that nodes write
+// is seen without a parser, since a document may have many thousands.
 func checkURL(s string) error {
+	if plainURL(s) {
+		return nil
+	}
 	u, err := url.Parse(s)
 	if err != nil {
 		return err
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return fmt.Errorf("%q is not an HTTP URL", s)
 	}
 	return nil
+}
+
+// plainURL is whether s is http://, a host of letters, digits, dots and hyphens,
+// and a port.
+func plainURL(s string) bool {
+	rest, ok := strings.CutPrefix(s, "http://")
+	host, port, found := strings.Cut(rest, ":")
+	if !ok || !found || host == "" || port == "" || len(port) > 5 || strings.Trim(port, "0123456789") != "" {
+		return false
+	}
+	for i := range len(host) {
+		c := host[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return true
 }
 
 // api names the bare platform domains, where they are public.
