@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -108,7 +110,7 @@ func Publish(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.Put(ctx, ScriptKey(want.ScriptName), body); err != nil {
+	if err := put(ctx, b, ScriptKey(want.ScriptName), body); err != nil {
 		return err
 	}
 	if old == want {
@@ -117,30 +119,81 @@ func Publish(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
 	return swap(ctx, b, etag, body, want)
 }
 
-// swap moves the pointer, and settles an answer that was lost by reading back.
+// swap moves the pointer. A try that is refused or whose answer is lost is settled
+// by reading back; it is made again only while the pointer is what it was, where
+// at worst it meets its own success.
 func swap(ctx context.Context, b bucket.Bucket, etag string, body []byte, want Pointer) error {
 	var err error
-	if etag == "" {
-		_, err = b.Create(ctx, PointerKey, body)
-	} else {
-		_, err = b.Replace(ctx, PointerKey, etag, body)
+	for attempt := range tries {
+		if attempt > 0 {
+			if err := pause(ctx, attempt); err != nil {
+				return err
+			}
+		}
+		if etag == "" {
+			_, err = b.Create(ctx, PointerKey, body)
+		} else {
+			_, err = b.Replace(ctx, PointerKey, etag, body)
+		}
+		if err == nil || !errors.Is(err, bucket.ErrRefused) && !errors.Is(err, bucket.ErrUnknown) && !errors.Is(err, bucket.ErrUnavailable) {
+			return err
+		}
+		now, nowTag, readErr := Load(ctx, b)
+		switch {
+		case readErr == nil && now == want:
+			return nil // it is what was wanted, whoever wrote it
+		case readErr != nil && !errors.Is(readErr, ErrNoPointer) && !errors.Is(readErr, ErrPointer):
+			return unsettled(err, readErr)
+		case nowTag != etag:
+			return ErrLostRace
+		}
 	}
-	if err == nil || !errors.Is(err, bucket.ErrRefused) && !errors.Is(err, bucket.ErrUnknown) {
-		return err
+	return unsettled(err, nil)
+}
+
+// unsettled is what is left to say of a write of the pointer that failed with err.
+func unsettled(err, readErr error) error {
+	err = errors.Join(err, readErr)
+	if errors.Is(err, bucket.ErrUnknown) {
+		return fmt.Errorf("%w: %w", ErrMayHaveCommitted, err)
 	}
-	now, nowTag, readErr := Load(ctx, b)
-	switch {
-	case readErr == nil && now == want:
-		return nil // it is what was wanted, whoever wrote it
-	case errors.Is(err, bucket.ErrRefused):
-		return ErrLostRace
-	case readErr != nil && !errors.Is(readErr, ErrNoPointer) && !errors.Is(readErr, ErrPointer):
-		return fmt.Errorf("%w: %w", ErrMayHaveCommitted, errors.Join(err, readErr))
-	case nowTag == etag:
-		return fmt.Errorf("the pointer was not moved: %w", err)
-	default:
-		return ErrLostRace
+	return fmt.Errorf("the pointer was not moved: %w", err)
+}
+
+const (
+	tries     = 4 // of a write whose repetition does no harm
+	firstWait = 50 * time.Millisecond
+)
+
+// pause waits before a further try, twice as long each time, with jitter.
+func pause(ctx context.Context, attempt int) error {
+	wait := firstWait << attempt
+	t := time.NewTimer(wait/2 + rand.N(wait/2))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
+
+// put writes an object that is always the same under its key, so that to write it
+// again does no harm.
+func put(ctx context.Context, b bucket.Bucket, key string, body []byte) error {
+	var err error
+	for attempt := range tries {
+		if attempt > 0 {
+			if err := pause(ctx, attempt); err != nil {
+				return err
+			}
+		}
+		_, err = b.Put(ctx, key, body)
+		if !errors.Is(err, bucket.ErrUnavailable) && !errors.Is(err, bucket.ErrUnknown) {
+			return err
+		}
+	}
+	return err
 }
 
 func putDeployment(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
@@ -157,8 +210,7 @@ func putDeployment(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
 	g.SetLimit(parallel)
 	for _, mod := range m.Modules {
 		g.Go(func() error {
-			_, err := b.Put(gctx, moduleKey(prefix, mod), bundle.Contents[mod.Name])
-			return err
+			return put(gctx, b, moduleKey(prefix, mod), bundle.Contents[mod.Name])
 		})
 	}
 	if m.Assets != nil {
@@ -167,16 +219,14 @@ func putDeployment(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
 			return errors.Join(err, g.Wait())
 		}
 		g.Go(func() error {
-			_, err := b.Put(gctx, prefix+assetsName, index)
-			return err
+			return put(gctx, b, prefix+assetsName, index)
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	// The manifest last: what has one is complete.
-	_, err = b.Put(ctx, prefix+manifestName, manifest)
-	return err
+	return put(ctx, b, prefix+manifestName, manifest)
 }
 
 // putBlobs uploads the assets that the bucket does not have.
@@ -213,8 +263,7 @@ func putBlobs(ctx context.Context, b bucket.Bucket, assets []AssetFile) error {
 			if Digest(body) != a.SHA256 {
 				return fmt.Errorf("%s changed while it was published", a.Path)
 			}
-			_, err = b.Put(ctx, key, body)
-			return err
+			return put(ctx, b, key, body)
 		})
 	}
 	return g.Wait()
