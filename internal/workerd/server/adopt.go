@@ -41,11 +41,13 @@ func (s *Server) Reload(ctx context.Context) Outcome {
 	}
 	defer s.unlockSwap()
 	p, err := s.rt.Load(s.ctx)
+	if errors.Is(err, layout.ErrPointer) {
+		return s.refuse(p, err)
+	}
 	if err != nil {
 		return unavailable(err)
 	}
 	s.mu.Lock()
-	s.seen = p
 	served := s.served
 	stopping := s.stopping
 	s.mu.Unlock()
@@ -77,6 +79,7 @@ func (s *Server) adopt(p layout.Pointer) Outcome {
 	s.mu.Unlock()
 	b, err := s.launch(a)
 	if err != nil {
+		s.keepServed()
 		if s.ctx.Err() != nil || errors.Is(err, errStop) {
 			return unavailable(errors.New("the server stops"))
 		}
@@ -110,22 +113,27 @@ func (s *Server) switchTo(b *backend) {
 	s.mu.Lock()
 	old := s.current
 	s.current = b
-	if s.served != nil && s.served.generation != b.generation {
-		s.previous = s.served.deployment
-	}
 	a := b.adoption
 	s.served, s.generation, s.refused = &a, a.generation, nil
-	keep := []*layout.Deployment{a.deployment}
-	if s.previous != nil {
-		keep = append(keep, s.previous)
-	}
-	for other := range s.backends {
-		keep = append(keep, other.deployment)
-	}
 	s.mu.Unlock()
 	if old != nil {
 		s.work.Go(func() { s.leave(old, time.Now().Add(max(s.o.DeployMaxAge, time.Second))) })
 	}
+	s.keepServed()
+}
+
+// keepServed drops the local copies of deployments that no workerd needs. The
+// caller holds swap.
+func (s *Server) keepServed() {
+	s.mu.Lock()
+	var keep []*layout.Deployment
+	if s.served != nil {
+		keep = append(keep, s.served.deployment)
+	}
+	for b := range s.backends {
+		keep = append(keep, b.deployment)
+	}
+	s.mu.Unlock()
 	s.rt.Keep(keep...)
 }
 

@@ -18,7 +18,8 @@ import (
 //
 //	lock            held while a process uses it
 //	state.json      the workerds that run, and what was proven of the store
-//	deployments/    one directory a version
+//	deployments/    one directory for each deployment that is served
+//	assets/         the cache of assets by digest, unless it lies elsewhere
 //	disk/<slot>/    the Durable Objects of one workerd
 //	run/<n>/        configuration and credentials of one workerd
 type dataDir struct {
@@ -72,9 +73,12 @@ func openDataDir(path, target string) (*dataDir, error) {
 	if d.lock, err = takeLock(d.file("lock")); err != nil {
 		return nil, err
 	}
-	// Configurations of an earlier run hold credentials, and no process uses them.
-	if err := os.RemoveAll(d.file("run")); err != nil {
-		return nil, fmt.Errorf("the data directory: %w", err)
+	// What an earlier run of this program left there, no process uses any more;
+	// some of it holds credentials.
+	for _, left := range []string{"run", "deployments"} {
+		if err := os.RemoveAll(d.file(left)); err != nil {
+			return nil, fmt.Errorf("the data directory: %w", err)
+		}
 	}
 	b, err := os.ReadFile(d.file("state.json"))
 	if err == nil {

@@ -126,28 +126,34 @@ func (p *fakeProcess) Drain() error {
 	p.draining = true
 	p.mu.Unlock()
 	go func() {
-		if p.cluster {
-			time.Sleep(5 * time.Second)
+		if p.cluster && !p.lives(5*time.Second) {
+			return
 		}
 		_ = p.l.Close()
 		for {
 			p.mu.Lock()
 			idle := p.running == 0
 			p.mu.Unlock()
-			if idle || p.over() {
+			if idle {
 				break
 			}
-			time.Sleep(10 * time.Millisecond)
+			if !p.lives(10 * time.Millisecond) {
+				return
+			}
 		}
 		p.end(instance.Exit{Code: 0})
 	}()
 	return nil
 }
 
-func (p *fakeProcess) over() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ended
+// lives waits, and is false when the process ended meanwhile.
+func (p *fakeProcess) lives(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-p.done:
+		return false
+	}
 }
 
 func (p *fakeProcess) Kill() error {
@@ -223,7 +229,11 @@ type fakeRuntime struct {
 	loads    int
 }
 
-func (f *fakeRuntime) Prepare(context.Context) error { f.mu.Lock(); defer f.mu.Unlock(); return f.prepErr }
+func (f *fakeRuntime) Prepare(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.prepErr
+}
 
 func (f *fakeRuntime) Load(context.Context) (layout.Pointer, error) {
 	f.mu.Lock()

@@ -63,14 +63,12 @@ type Server struct {
 	mu         sync.Mutex // guards the rest
 	current    *backend   // gets the requests; nil: none is ready
 	served     *adoption  // what current serves, or would
-	previous   *layout.Deployment
 	backends   map[*backend]struct{}
 	slots      map[int]bool
 	generation int64
 	swapping   bool
 	stopping   bool
-	refused    *Outcome       // the last deployment that could not be adopted
-	seen       layout.Pointer // what the last look at the pointer found
+	refused    *Outcome // the last deployment that could not be adopted
 	crashes    int
 	restarts   int
 	replacedAt time.Time

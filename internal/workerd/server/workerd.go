@@ -130,7 +130,11 @@ func (w *workerdRuntime) Load(ctx context.Context) (layout.Pointer, error) {
 
 // Fetch brings a deployment to this machine.
 func (w *workerdRuntime) Fetch(ctx context.Context, p layout.Pointer) (*layout.Deployment, error) {
-	return layout.Fetch(ctx, w.store, p, layout.FetchOptions{Root: w.dir.file("deployments"), Assets: w.env.AssetCache})
+	assets := w.env.AssetCache
+	if assets == "" {
+		assets = w.dir.file("assets")
+	}
+	return layout.Fetch(ctx, w.store, p, layout.FetchOptions{Root: w.dir.file("deployments"), Assets: assets})
 }
 
 // Start starts a workerd.
@@ -349,30 +353,14 @@ func (w *workerdRuntime) Keep(ds ...*layout.Deployment) {
 	}
 	root := w.dir.file("deployments")
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			w.log.Warn("old deployments", "err", err)
-		}
-		return
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.log.Warn("old deployments", "err", err)
 	}
 	for _, e := range entries {
-		// Only what is a version: 16 hex digits. The rest is the cache's own.
-		if e.IsDir() && isVersion(e.Name()) && !keep[e.Name()] {
+		if !keep[e.Name()] {
 			if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {
 				w.log.Warn("old deployments", "err", err)
 			}
 		}
 	}
-}
-
-func isVersion(s string) bool {
-	if len(s) != 16 {
-		return false
-	}
-	for _, c := range s {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
 }
