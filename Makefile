@@ -11,6 +11,9 @@ GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(SCAFO_CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 export GOLANGCI_LINT_CACHE ?= $(SCAFO_CACHE)/golangci-lint
 
+# Static programs, and one build cache for the programs, the tests and the linter.
+export CGO_ENABLED = 0
+
 RUNTIME := node_modules/@cloudflare/.installed
 GOTEST ?= go test
 
@@ -30,7 +33,7 @@ $(RUNTIME): package.json package-lock.json
 ## build: the three programs, into bin/
 build:
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+	go build -o bin/ ./cmd/...
 
 ## test: the quick suite
 test: setup
