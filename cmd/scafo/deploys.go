@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/config"
+	"github.com/scafo/scafo/internal/node"
+)
+
+func newDeploys(g *globals) *cobra.Command {
+	deploys := &cobra.Command{Use: "deploys", Short: "Look at deploys", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	show := &cobra.Command{
+		Use: "show ID", Short: "Show how far a deploy is", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, ok := scafo.ParseDeployID(args[0]); !ok {
+				return usagef("%q is no deploy id: it is <application>.<16 hex>", args[0])
+			}
+			cl, _, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			s, err := cl.DeployStatus(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if g.json {
+				return printJSON(c.OutOrStdout(), s)
+			}
+			showDeploy(c, s)
+			return nil
+		},
+	}
+	g.addTarget(show)
+	list := &cobra.Command{
+		Use: "list APPLICATION", Short: "List an application's deploys, from the bucket", Args: cobra.ExactArgs(1),
+		Long: "List an application's deploys, newest first. The node API has no route for it: this command\nreads the fleet's bucket, so it needs the bucket's configuration and credentials.",
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := scafo.ParseApplicationName(args[0]); err != nil {
+				return usageError{err}
+			}
+			l, err := loadConfig(c, nil)
+			if err != nil {
+				return err
+			}
+			store, err := openStore(c.Context(), l, node.Logger(config.Log{Level: "warn", Format: "text"}, os.Stderr))
+			if err != nil {
+				return err
+			}
+			defer store.close()
+			all, err := store.registry.Deploys(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			slices.SortFunc(all, func(a, b scafo.Deploy) int { return b.AcceptedAt.Compare(a.AcceptedAt) })
+			if g.json {
+				return printJSON(c.OutOrStdout(), map[string]any{"deploys": all})
+			}
+			return table(c.OutOrStdout(), "ID\tSTATE\tDEPLOYMENT\tBY\tNODE\tACCEPTED\tDETAIL", func(row func(string, ...any)) {
+				for _, d := range all {
+					row("%s\t%s\t%s\t%s\t%s\t%s\t%s", d.ID, d.State, orDash(d.Deployment), orDash(d.Caller), d.Node, ago(d.AcceptedAt, time.Now()), orDash(d.Detail))
+				}
+			})
+		},
+	}
+	addConfig(list)
+	deploys.AddCommand(list, show)
+	return deploys
+}
+
+func showDeploy(c *cobra.Command, s scafo.DeployStatus) {
+	w := c.OutOrStdout()
+	fmt.Fprintf(w, "deploy       %s\napplication  %s\nstate        %s\n", s.ID, s.Application, s.State)
+	if s.Deployment != "" {
+		fmt.Fprintf(w, "deployment   %s\n", s.Deployment)
+	}
+	if s.Step != "" && !s.State.Terminal() {
+		fmt.Fprintf(w, "waiting for  %s\n", s.Step)
+	}
+	if s.Code != "" {
+		fmt.Fprintf(w, "code         %s\n", s.Code)
+	}
+	if s.Detail != "" {
+		fmt.Fprintf(w, "why          %s\n", s.Detail)
+	}
+	for _, n := range s.Nodes {
+		fmt.Fprintf(w, "node         %s serves %s", n.Node, orDash(n.Version))
+		if n.Detail != "" {
+			fmt.Fprintf(w, " (%s)", n.Detail)
+		}
+		fmt.Fprintln(w)
+	}
+}

@@ -1,0 +1,124 @@
+// Command scafo is the node daemon and the command line of a fleet.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/client"
+	"github.com/scafo/scafo/internal/confine"
+)
+
+// Exit codes: 0, the operation failed, the command line is wrong.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	// A deploy of the runtime runs through this program, confined.
+	confine.Main()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	os.Exit(execute(ctx, os.Args[1:]))
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func execute(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var silent silentError
+	if !errors.As(err, &silent) {
+		fmt.Fprintln(os.Stderr, "scafo: "+explain(err))
+	}
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// silentError ends a command whose output has said what failed.
+type silentError struct{ error }
+
+// explain is an error as a person should read it: what was refused, and what to
+// do where that is known.
+func explain(err error) string {
+	var e *scafo.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	text := e.Detail
+	if text == "" {
+		text = e.Title
+	}
+	if text == "" {
+		text = "refused"
+	}
+	text += " (" + string(e.Code) + ")"
+	if a, ok := client.AnswerOf(err); ok {
+		if a.Reference != "" {
+			text += "; the node's log has reference " + a.Reference
+		}
+		if e.Code == scafo.CodeAuthInvalid && a.Clock.Abs().Seconds() > maxClockNote {
+			text += fmt.Sprintf("; this machine's clock and the node's differ by %s", a.Clock.Abs().Round(1e9))
+		}
+	}
+	return text
+}
+
+// maxClockNote is the difference of clocks, in seconds, beyond which a refused
+// token may be the clock's fault: the skew that a node tolerates.
+const maxClockNote = 25
+
+func newRoot() *cobra.Command {
+	g := &globals{}
+	root := &cobra.Command{
+		Use:           "scafo",
+		Short:         "Run Workers and Durable Objects on your own machines, with a bucket between them",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentFlags().BoolVar(&g.json, "json", false, "print one JSON object")
+	root.AddCommand(
+		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDeploys(g),
+		newToken(g), newBucket(), newDoctor(g), newConfig(g), newVersion(g), newCompletion(root),
+	)
+	wrapArgs(root)
+	return root
+}
+
+// wrapArgs makes mistakes in a command's arguments usage errors.
+func wrapArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageError{fmt.Errorf("%w\nusage: %s", err, c.UseLine())}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		wrapArgs(sub)
+	}
+}

@@ -1,0 +1,98 @@
+package node
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/celld"
+	"github.com/scafo/scafo/internal/confine"
+	"github.com/scafo/scafo/internal/deploy"
+)
+
+// publisher runs the runtime's deploy command, confined: what it reads is somebody
+// else's project, and a Worker that could import the node's files would publish
+// them.
+type publisher struct {
+	command string // an absolute path
+	store   *Store
+	env     map[string]string // celld.env
+
+	version func(ctx context.Context) (string, error)
+}
+
+func newPublisher(command string, store *Store, env map[string]string) *publisher {
+	p := &publisher{command: command, store: store, env: env}
+	p.version = onceGood(func(ctx context.Context) (string, error) { return celld.Version(ctx, command) })
+	return p
+}
+
+// onceGood keeps the first answer that is no error.
+func onceGood(f func(context.Context) (string, error)) func(context.Context) (string, error) {
+	var mu sync.Mutex
+	var known string
+	return func(ctx context.Context) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if known != "" {
+			return known, nil
+		}
+		v, err := f(ctx)
+		if err == nil {
+			known = v
+		}
+		return v, err
+	}
+}
+
+// Version is what the runtime prints for --version. An upgrade of the runtime
+// restarts the node, so one answer is good for its life.
+func (p *publisher) Version(ctx context.Context) (string, error) { return p.version(ctx) }
+
+// Publish runs `celld deploy` on an unpacked project.
+func (p *publisher) Publish(ctx context.Context, app scafo.Application, project, config, scratch string) (deploy.Published, error) {
+	creds, err := p.store.Credentials(ctx)
+	if err != nil {
+		return deploy.Published{}, scafo.Wrap(err, scafo.CodeStoreUnavailable, "the bucket's credentials cannot be resolved")
+	}
+	env := celld.Env(creds, celld.EnvParams{Extra: p.env})
+	env = append(env, "TMPDIR="+scratch, "HOME="+scratch)
+	d := celld.Deploy{
+		Command: p.command, Project: config, Target: p.store.Target(app.Name, app.UID), Env: env,
+		Prepare: func(c *exec.Cmd) error {
+			c.Dir = project
+			if confine.Supported() != nil {
+				return nil // said at start-up and by `scafo doctor`
+			}
+			return confine.Apply(c, confine.Rules{Read: append(p.toolchain(), project), Write: []string{scratch, os.DevNull}})
+		},
+	}
+	r, err := d.Run(ctx)
+	if err != nil {
+		return deploy.Published{}, err
+	}
+	return deploy.Published{Version: r.Version}, nil
+}
+
+// toolchain is what the runtime's own program needs to read: itself, what lies
+// beside it, and the system's libraries and certificates.
+func (p *publisher) toolchain() []string {
+	paths := []string{p.command, "/usr", "/lib", "/lib64", "/bin", "/etc/ssl", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/proc/self", "/sys/fs/cgroup"}
+	paths = append(paths, filepath.Dir(p.command))
+	paths = append(paths, filepath.Join(filepath.Dir(filepath.Dir(p.command)), "node_modules"))
+	for _, name := range []string{"CELLD_ESBUILD", "CELLD_WORKERD_BIN"} {
+		if v := p.env[name]; v != "" {
+			paths = append(paths, v)
+		}
+	}
+	var there []string
+	for _, path := range paths {
+		if _, err := os.Stat(path); err == nil {
+			there = append(there, path)
+		}
+	}
+	return there
+}

@@ -1,0 +1,144 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/credentials"
+
+	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/bucket/embedded"
+	"github.com/scafo/scafo/internal/bucket/meter"
+	"github.com/scafo/scafo/internal/bucket/qualify"
+	"github.com/scafo/scafo/internal/bucket/s3"
+	"github.com/scafo/scafo/internal/celld"
+	"github.com/scafo/scafo/internal/config"
+	"github.com/scafo/scafo/internal/registry"
+)
+
+// Waits between two looks at a bucket that does not answer yet.
+const (
+	storeRetryMin = 250 * time.Millisecond
+	storeRetryMax = 5 * time.Second
+)
+
+// Store is an opened bucket, with what the runtimes need to open it themselves.
+type Store struct {
+	Bucket *meter.Bucket
+	// Name says in a word where the bucket is, for people.
+	Name string
+
+	s3       *s3.Store
+	target   celld.Target // of the fleet's own prefix
+	region   string
+	embedded *embedded.Handle // nil where the bucket is somebody else's
+}
+
+// OpenStore opens the configured bucket, or finds or starts the embedded one.
+func OpenStore(ctx context.Context, c *config.Loaded, executable string, log *slog.Logger) (*Store, error) {
+	if c.Bucket.URL == "" {
+		return openEmbedded(ctx, c.Node.State, executable, log)
+	}
+	name, prefix, err := c.Bucket.Parse()
+	if err != nil {
+		return nil, err
+	}
+	b, err := s3.Open(ctx, s3.Config{Bucket: name, Prefix: prefix, Endpoint: c.Bucket.Endpoint, Region: c.Bucket.Region, PathStyle: c.Bucket.PathStyle})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		Bucket: meter.New(b), Name: c.Bucket.URL, s3: b, region: c.Bucket.Region,
+		target: celld.Target{Bucket: name + "/" + prefix, Endpoint: c.Bucket.Endpoint, Region: c.Bucket.Region},
+	}, nil
+}
+
+func openEmbedded(ctx context.Context, state, executable string, log *slog.Logger) (*Store, error) {
+	e, handle, err := embedded.Ensure(ctx, state, executable, embedded.Options{Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("the embedded store: %w", err)
+	}
+	b, err := s3.Open(ctx, s3.Config{
+		Bucket: e.Bucket, Endpoint: e.URL, Region: e.Region, PathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider(e.AccessKey, e.SecretKey, ""),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		Bucket: meter.New(b), Name: "embedded", s3: b, region: e.Region, embedded: handle,
+		target: celld.Target{Bucket: e.Bucket + "/", Endpoint: e.URL, Region: e.Region},
+	}, nil
+}
+
+// Embedded reports whether this machine serves the bucket itself.
+func (s *Store) Embedded() bool { return s.embedded != nil }
+
+// Target is where the objects of one life of an application lie.
+func (s *Store) Target(application, uid string) celld.Target {
+	t := s.target
+	t.Bucket += registry.RuntimePrefix(application, uid)
+	return t
+}
+
+// Credentials are what the runtimes sign with.
+func (s *Store) Credentials(ctx context.Context) (celld.Credentials, error) {
+	access, secret, session, _, err := s.s3.Credentials(ctx)
+	if err != nil {
+		return celld.Credentials{}, err
+	}
+	return celld.Credentials{AccessKey: access, SecretKey: secret, SessionToken: session, Region: s.region}, nil
+}
+
+// Prove waits until the bucket answers, and refuses one that ignores conditions.
+// A bucket that is away is said once, not at each try.
+func (s *Store) Prove(ctx context.Context, log *slog.Logger) error {
+	wait := storeRetryMin
+	for said := false; ; {
+		err := qualify.Prove(meter.With(ctx, "qualify"), s.Bucket, "_scafo/")
+		if err == nil {
+			if said {
+				log.Info("the bucket answers", "bucket", s.Name)
+			}
+			return nil
+		}
+		if !away(err) {
+			return fmt.Errorf("the bucket %s: %w", s.Name, err)
+		}
+		if !said {
+			log.Warn("the bucket does not answer; waiting for it", "bucket", s.Name, "cause", err)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+		wait = min(wait*2, storeRetryMax)
+	}
+}
+
+// away reports whether an error says that the store is not there now, which passes,
+// and not that it refuses.
+func away(err error) bool {
+	return errors.Is(err, bucket.ErrUnavailable) || errors.Is(err, bucket.ErrUnknown)
+}
+
+// StopEmbedded ends the embedded store, if there is one: the last thing of all.
+func (s *Store) StopEmbedded(ctx context.Context) error {
+	if s.embedded == nil {
+		return nil
+	}
+	return s.embedded.Stop(ctx)
+}
+
+// Close gives the store back after a command's own use: an embedded one ends where
+// this process started it, and goes on where it was running.
+func (s *Store) Close(ctx context.Context) {
+	if s.embedded != nil && s.embedded.Started() {
+		_ = s.embedded.Stop(ctx) // it ends by itself at the next chance
+	}
+}
