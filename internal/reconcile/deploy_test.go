@@ -69,7 +69,7 @@ func TestADeployThatANodeRefusesFails(t *testing.T) {
 				app := w.deploy("a", "shop", "v1")
 				w.update("shop", func(a *scafo.Application) { a.Replicas = scafo.Replicas{Count: 2} })
 				if kind == "at a reload" {
-					w.until(5*time.Second, "both serve v1", func() bool { return len(w.serving("shop")) == 2 })
+					w.until(15*time.Second, "both serve v1", func() bool { return len(w.serving("shop")) == 2 })
 				}
 				w.node("b").sup.settings(func(s *fakeSupervisor) {
 					s.refuse["v2"] = "Error: boom at worker.js:3"
@@ -165,7 +165,7 @@ func TestWhatNothingCanTakeIsDeployedOnceRecorded(t *testing.T) {
 			t.Errorf("routes %+v, unserved %+v", doc.Routes, doc.Unserved)
 		}
 		w.update("shop", func(a *scafo.Application) { a.Selector = nil })
-		w.until(11*time.Second, "it is placed once the selector is gone", func() bool { return len(w.serving("shop")) == 1 })
+		w.until(15*time.Second, "it is placed once the selector is gone", func() bool { return len(w.serving("shop")) == 1 })
 	})
 }
 

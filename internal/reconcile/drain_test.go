@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -160,7 +161,7 @@ func TestADrainWithNowhereToGo(t *testing.T) {
 	})
 }
 
-func TestADrainThatIsHurried(t *testing.T) {
+func TestADrainWaitsForNoReplacementForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		defer w.end()
@@ -173,6 +174,24 @@ func TestADrainThatIsHurried(t *testing.T) {
 		// At most 30 s for a replacement, and 8 s for the ingress.
 		if took := time.Since(begin); took < 37*time.Second || took > 40*time.Second {
 			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestASecondSignalHurries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		settled(t, w, 2, "a", "b")
+		w.node("b").sup.settings(func(s *fakeSupervisor) { s.starts = time.Hour })
+		ctx, hurry := context.WithTimeout(t.Context(), 3*time.Second)
+		defer hurry()
+		begin := time.Now()
+		if err := w.node("a").loop.Drain(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took != 3*time.Second || len(w.node("a").sup.Statuses()) != 0 {
+			t.Errorf("it took %s, and %d processes are left", took, len(w.node("a").sup.Statuses()))
 		}
 	})
 }

@@ -22,6 +22,7 @@ const (
 // reaping is what the coordinator remembers between its rounds.
 type reaping struct {
 	l      *Loop
+	claims plan.ClaimWatch
 	fence  int64
 	known  map[string]string         // ETag of each listed record, by key
 	open   map[scafo.DeployID]string // deploys that have not ended, with their node
@@ -80,7 +81,7 @@ func (r *reaping) round(ctx context.Context, v *view) {
 			r.l.log.Warn("cleaning up failed", "event", "reap.failed", "step", what, "err", err)
 		}
 	}
-	for _, c := range r.l.claims.Due(now, v.snap.Claims, v.snap.Applications) {
+	for _, c := range r.claims.Due(now, v.snap.Claims, v.snap.Applications) {
 		if !r.held() {
 			return
 		}

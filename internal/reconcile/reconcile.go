@@ -40,9 +40,7 @@ type Loop struct {
 	readOnce bool                       // the bucket has been read
 	relistAt time.Time                  // when a new coordinator lists everything again
 	fence    int64                      // under which it last coordinated
-	claims   plan.ClaimWatch            //
 	problems map[route.Problem]bool     // those that were reported
-	warned   map[string]bool            // unreadable documents that were reported
 	decided  map[string]scafo.Placement // by application: decisions not yet read back
 	seen     map[string]string          // by node: the heartbeat that liveness was told of
 	gone     map[string]time.Time       // by node: since when it counts as gone
@@ -79,7 +77,7 @@ func New(c Config) (*Loop, error) {
 	l := &Loop{
 		c: c, log: c.Log,
 		wake: make(chan struct{}, 1), beat: make(chan struct{}, 1), reap: make(chan struct{}, 1),
-		leaving: map[string]time.Time{}, problems: map[route.Problem]bool{}, warned: map[string]bool{},
+		leaving: map[string]time.Time{}, problems: map[route.Problem]bool{},
 		decided: map[string]scafo.Placement{}, seen: map[string]string{}, gone: map[string]time.Time{},
 		live:    plan.NewLiveness(c.Node, now, plan.DefaultLivenessTimes(c.Times.Heartbeat, c.Times.HeartbeatStale)),
 		refresh: true, passed: make(chan struct{}),

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,8 @@ type world struct {
 	t     *testing.T
 	store *memory.Store
 	reg   *registry.Registry // of somebody who is no node
+
+	ago atomic.Int64 // how long ago the store says that it is
 
 	mu    sync.Mutex
 	nodes map[string]*testNode // guarded by mu; the running ones
@@ -58,16 +61,21 @@ func (c bubbleClock) Now() time.Duration { return time.Since(c.start) + time.Hou
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	store := memory.New()
-	w := &world{t: t, store: store, reg: registry.New(store, registry.Options{Node: "outside"}), nodes: map[string]*testNode{}, cut: map[[2]string]bool{}}
+	w := &world{t: t, nodes: map[string]*testNode{}, cut: map[[2]string]bool{}}
+	store := memory.New(memory.WithClock(func() time.Time { return time.Now().Add(-time.Duration(w.ago.Load())) }))
+	w.store, w.reg = store, registry.New(store, registry.Options{Node: "outside"})
 	t.Cleanup(w.end)
 	return w
 }
 
 // end kills what runs, so that no goroutine is left in the bubble.
 func (w *world) end() {
-	for _, id := range w.ids() {
+	ids := w.ids()
+	for _, id := range ids {
 		w.kill(id)
+	}
+	if len(ids) > 0 {
+		time.Sleep(time.Minute) // an announcement that was under way gives up
 	}
 }
 
