@@ -23,9 +23,9 @@ export class Counter extends DurableObject {
     super(ctx, env);
     ctx.storage.sql.exec("CREATE TABLE IF NOT EXISTS hits (id INTEGER PRIMARY KEY AUTOINCREMENT)");
   }
-  async next() {
+  async fetch() {
     this.ctx.storage.sql.exec("INSERT INTO hits DEFAULT VALUES");
-    return this.count();
+    return new Response(String(await this.count()));
   }
   async count() {
     return this.ctx.storage.sql.exec("SELECT count(*) AS n FROM hits").one().n;
@@ -40,7 +40,7 @@ export default {
       case "/release": return new Response(release);
       case "/greeting": return new Response(String(env.GREETING));
       case "/url": return new Response(request.url);
-      case "/next": return new Response(String(await counter().next()));
+      case "/next": return counter().fetch(request);
       case "/count": return new Response(String(await counter().count()));
       case "/slow":
         await new Promise((done) => setTimeout(done, Number(url.searchParams.get("ms"))));
@@ -49,6 +49,7 @@ export default {
         const [client, server] = Object.values(new WebSocketPair());
         server.accept();
         server.addEventListener("message", (e) => server.send(release + ":" + e.data));
+        server.addEventListener("close", (e) => server.close(e.code, "bye"));
         return new Response(null, { status: 101, webSocket: client });
       }
     }
