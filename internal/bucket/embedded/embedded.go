@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -57,6 +58,8 @@ const (
 	lookAgain = 250 * time.Millisecond
 	// logTail is how much of the log a failed start shows.
 	logTail = 2048
+	// firstOther is the first descriptor after the standard ones.
+	firstOther = 3
 	// maxLog is the size from which the log is put aside at a start.
 	maxLog = 8 << 20
 )
@@ -143,19 +146,22 @@ func Ensure(ctx context.Context, stateDir, executable string, o Options) (Endpoi
 	for {
 		e, id, ok, err := find(ctx, dir)
 		if err != nil {
-			return Endpoint{}, nil, err
+			return Endpoint{}, nil, errors.Join(err, started.abandon())
 		}
 		if ok {
 			h := &Handle{id: id}
 			if started != nil && started.pid() == id.PID {
 				h.child = started
 				log.Info("started the embedded bucket", "event", "bucket.started", "pid", id.PID, "endpoint", e.URL)
+				return e, h, nil
 			}
-			return e, h, nil
+			// Another one was faster. Ours would find the lock held and end, but should
+			// it look only after the other one has ended, it would begin to serve.
+			return e, h, started.abandon()
 		}
 		busy, err := dir.Locked()
 		if err != nil {
-			return Endpoint{}, nil, err
+			return Endpoint{}, nil, errors.Join(err, started.abandon())
 		}
 		switch {
 		case busy: // somebody, perhaps our child, is about to serve
@@ -173,7 +179,8 @@ func Ensure(ctx context.Context, stateDir, executable string, o Options) (Endpoi
 			ended = nil
 		case <-tick.C:
 		case <-ctx.Done():
-			return Endpoint{}, nil, fmt.Errorf("waiting for the embedded bucket of %s: %w", dir, ctx.Err())
+			err := fmt.Errorf("waiting for the embedded bucket of %s: %w", dir, ctx.Err())
+			return Endpoint{}, nil, errors.Join(err, started.abandon())
 		}
 	}
 }
@@ -245,6 +252,22 @@ func (c *child) over() bool {
 	}
 }
 
+// abandon ends a child that nobody waits for any more. It has not been seen to
+// answer, so nothing depends on it.
+func (c *child) abandon() error {
+	if c == nil || c.over() {
+		return nil
+	}
+	err := c.cmd.Process.Kill() // by a descriptor: never another process
+	if errors.Is(err, os.ErrProcessDone) {
+		err = nil
+	}
+	if err == nil {
+		<-c.done
+	}
+	return err
+}
+
 func start(dir state.Dir, executable string, o Options) (*child, error) {
 	if i, err := os.Stat(dir.Log()); err == nil && i.Size() > maxLog {
 		_ = os.Rename(dir.Log(), dir.Log()+".1") // a log too long is no reason not to start
@@ -272,6 +295,9 @@ func start(dir state.Dir, executable string, o Options) (*child, error) {
 	// of its own: the signals of a terminal do not reach it.
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// What this process was itself given beside its standard files (a pipe of a
+	// shell or of make) must not be held open by one that outlives it.
+	_ = unix.CloseRange(firstOther, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // kernels before 5.11 cannot
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the embedded bucket: %w", err)
 	}

@@ -139,6 +139,51 @@ func TestEnsureAtOnce(t *testing.T) {
 	if n != 1 || h.Started() {
 		t.Errorf("%d of them say that they started it", n)
 	}
+	// The others' children are gone: none is left to serve when this one ends.
+	children, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range children {
+		b, err := os.ReadFile(c) //nolint:gosec // under /proc
+		if err != nil || !strings.Contains(string(b), stateVariable+"="+dir) {
+			continue
+		}
+		if pid := strings.Split(c, "/")[2]; pid != strconv.Itoa(h.PID()) {
+			t.Errorf("process %s is left", pid)
+		}
+	}
+}
+
+// A descriptor that the one who starts it was given is not handed on.
+func TestInheritsNothing(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()                                                   //nolint:errcheck // the test's end
+	defer w.Close()                                                   //nolint:errcheck // the test's end
+	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETFD, 0); err != nil { // as if it had been inherited
+		t.Fatal(err)
+	}
+	_, h := ensure(t, t.TempDir())
+	mine, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", w.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", h.PID()))
+	if err != nil || len(fds) == 0 {
+		t.Fatal(fds, err)
+	}
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && target == mine {
+			t.Errorf("it has %s", target)
+		}
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", h.PID()))
+	if err != nil || strings.Contains(string(b), "PATH=") {
+		t.Errorf("it inherited an environment: %q, %v", b, err)
+	}
 }
 
 // The one who started it is killed, with its whole process group; the bucket
@@ -230,10 +275,14 @@ func TestStartFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	o := ensureOptions(dir)
-	o.Env = []string{roleVariable + "=" + roleServe, stateVariable + "=" + t.TempDir()} // serves elsewhere
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	o.Env = []string{roleVariable + "=" + roleServe, stateVariable + "=" + elsewhere}
 	_, h, err := embedded.Ensure(ctx, dir, self(t), o)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("waiting for ever: %v, %v", h, err)
+	}
+	if _, _, ok, err := embedded.Running(t.Context(), elsewhere); ok || err != nil {
+		t.Errorf("what was started and never answered is left running: %v", err)
 	}
 }
 

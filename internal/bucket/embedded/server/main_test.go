@@ -1,13 +1,12 @@
 package server_test
 
 import (
+	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,6 +22,7 @@ import (
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
 	"github.com/versity/versitygw/embedgw"
+	"github.com/versity/versitygw/s3api"
 
 	"github.com/scafo/scafo/internal/bucket/embedded"
 	"github.com/scafo/scafo/internal/bucket/embedded/server"
@@ -84,6 +84,9 @@ func ensureOptions(dir string) embedded.Options {
 // The plain server's credential.
 const plainAccess, plainSecret, plainBucket = "plain", "plain-secret", "plain"
 
+// listening begins the line that says where it listens.
+const listening = "listening at "
+
 func servePlain(ctx context.Context, dir string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -100,11 +103,10 @@ func servePlain(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(address)
 	return embedgw.RunVersityGW(ctx, be, &embedgw.Config{
 		RootUserAccess: plainAccess, RootUserSecret: plainSecret, Ports: []string{address},
 		MaxConnections: 1024, MaxRequests: 512, MultipartMaxParts: 10000, KeepAlive: true, Quiet: true,
-		HealthPath: "/.health",
+		S3Options: []s3api.Option{s3api.WithOnListen(func() { fmt.Println(listening + address) })},
 	})
 }
 
@@ -184,41 +186,15 @@ func raw(e embedded.Endpoint) *awss3.Client {
 func plain(t *testing.T) embedded.Endpoint {
 	t.Helper()
 	_, out := program(t, rolePlain, t.TempDir())
-	var address string
-	if _, err := fmt.Fscanln(out, &address); err != nil {
-		t.Fatal(err)
-	}
-	e := embedded.Endpoint{
-		URL: "http://" + address, Bucket: plainBucket, Region: "us-east-1",
-		AccessKey: plainAccess, SecretKey: plainSecret,
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for {
-		err := health(ctx, e.URL+"/.health")
-		if err == nil {
-			return e
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(err)
-		case <-time.After(10 * time.Millisecond): // it cannot say when it listens
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if address, ok := strings.CutPrefix(lines.Text(), listening); ok {
+			return embedded.Endpoint{
+				URL: "http://" + address, Bucket: plainBucket, Region: "us-east-1",
+				AccessKey: plainAccess, SecretKey: plainSecret,
+			}
 		}
 	}
-}
-
-func health(ctx context.Context, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(strings.ToLower(resp.Status))
-	}
-	return nil
+	t.Fatalf("the server does not listen: %v", lines.Err())
+	return embedded.Endpoint{}
 }

@@ -1,6 +1,18 @@
 // Package server is the body of `scafo bucket`: it serves a directory as S3, on
 // loopback, with versitygw's POSIX backend. It needs a process of its own: the
 // backend changes the working directory, and this package the file mode mask.
+//
+// An object is a file at its key below the bucket's folder, its ETag (the MD5 of
+// its content, or of its parts' MD5s) an extended attribute of it. From that
+// follows what keys may look like here, and so everywhere in a fleet:
+//
+//   - no key lies below another key: p and then p/q is refused with 409
+//     (ObjectParentIsFile), and so is p after p/q;
+//   - a segment has at most 255 bytes, and none is empty, "." or "..";
+//   - .sgwtmp is taken: unfinished writes and uploads in parts lie there.
+//
+// Writing x, y and x again repeats the ETag of x, so documents that are
+// compared-and-swapped carry something that never repeats.
 package server
 
 import (
