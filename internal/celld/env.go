@@ -68,12 +68,9 @@ func Env(c Credentials, p EnvParams) []string {
 			env[name] = value
 		}
 	}
-	if p.Inherit != nil {
-		for _, name := range PassedVariables {
-			if v, ok := p.Inherit(name); ok {
-				set(name, v)
-			}
-		}
+	for _, pair := range passed(p.Inherit) {
+		name, value, _ := strings.Cut(pair, "=")
+		set(name, value)
 	}
 	maps.Copy(env, c.Roles)
 	set("AWS_ACCESS_KEY_ID", c.AccessKey)
@@ -92,7 +89,25 @@ func Env(c Credentials, p EnvParams) []string {
 	set("CELLD_NODE", p.Node)
 	set("CELLD_WATCH", p.Watch)
 	set("CELLD_ASSET_CACHE_DIR", p.AssetCache)
+	return Pairs(env)
+}
 
+// passed is what of PassedVariables is set, as NAME=VALUE.
+func passed(inherit func(string) (string, bool)) []string {
+	list := []string{}
+	if inherit == nil {
+		return list
+	}
+	for _, name := range PassedVariables {
+		if v, ok := inherit(name); ok {
+			list = append(list, name+"="+v)
+		}
+	}
+	return list
+}
+
+// Pairs spells variables as NAME=VALUE, in order of their names.
+func Pairs(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, name+"="+env[name])

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -45,12 +46,14 @@ func ParseVersion(line string) (Release, error) {
 	return Release{Product: m[1], Version: m[2], Workerd: m[3], Debug: m[4] != ""}, nil
 }
 
-// Version asks the program which release it is and returns its line.
-func Version(ctx context.Context, command string) (string, error) {
+// Version asks the program which release it is and returns its line. extra, such
+// as the operator's celld.env, is NAME=VALUE pairs for what the program needs to
+// find its own parts; beyond it, the program gets PassedVariables alone.
+func Version(ctx context.Context, command string, extra ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command, "--version") //nolint:gosec // the operator's celld.command
-	cmd.Env = []string{}
+	cmd.Env = append(passed(os.LookupEnv), extra...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return killGroup(cmd) }
 	cmd.WaitDelay = time.Second

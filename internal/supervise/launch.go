@@ -206,6 +206,7 @@ func (p *process) fork(addr pair, credentials celld.Credentials, lock *os.File) 
 // the same.
 type versions struct {
 	command string
+	env     []string
 
 	mu   sync.Mutex
 	info os.FileInfo // guarded by mu
@@ -222,7 +223,7 @@ func (v *versions) of(ctx context.Context) (string, error) {
 	if v.line != "" && os.SameFile(fi, v.info) && fi.ModTime().Equal(v.info.ModTime()) && fi.Size() == v.info.Size() {
 		return v.line, nil
 	}
-	line, err := celld.Version(ctx, v.command)
+	line, err := celld.Version(ctx, v.command, v.env...)
 	if err != nil {
 		return "", err
 	}

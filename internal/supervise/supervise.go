@@ -122,7 +122,7 @@ func New(c Config) (*Supervisor, error) {
 	return &Supervisor{
 		cfg: c, policy: policy, command: command,
 		ports:    newPorts(c.Ports, c.Bind, internalBind(c)),
-		versions: &versions{command: command},
+		versions: &versions{command: command, env: celld.Pairs(c.Env)},
 		watch:    newWatcher(c.Log),
 		changes:  make(chan struct{}, 1),
 		procs:    map[string]*process{},

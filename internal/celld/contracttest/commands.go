@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -171,5 +172,22 @@ func testDiagnose(b *bench) {
 	}
 	if len(b.keys("deploy/")) > 0 {
 		b.Error("a diagnosis published something")
+	}
+}
+
+// A store that ignores conditions would let two nodes own one object: nothing is
+// served from it.
+func testWeakStore(b *bench) {
+	b.deploy(plain(hello))
+	b.proxy.onRequest(func(q *request) { q.forge = q.method == "PUT" })
+	f := b.command(b.env("n1"), b.serveArgs(nil)...)
+	b.expectNamed("serving", f)
+	b.Logf("it said %q", f.stderr)
+	rows, err := celld.Diagnose(b.Context(), b.program.Path, celld.Serve{Target: b.target()}, b.env("n1"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if !slices.ContainsFunc(rows, func(r celld.Row) bool { return r.Verdict == "fail" }) {
+		b.Errorf("no row fails: %+v", rows)
 	}
 }

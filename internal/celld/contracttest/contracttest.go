@@ -58,6 +58,7 @@ func Suite(t *testing.T, p Program, s Store) {
 		{"RemovedVariables", testRemovedVariables},
 		{"TakenPort", testTakenPort},
 		{"Diagnose", testDiagnose},
+		{"WeakStore", testWeakStore},
 
 		{"DeployJSON", testDeployJSON},
 		{"DeployLayout", testDeployLayout},
@@ -82,6 +83,7 @@ func Suite(t *testing.T, p Program, s Store) {
 		{"ReloadAdopts", testReloadAdopts},
 		{"ReloadUnderLoad", testReloadUnderLoad},
 		{"ReloadLetsRequestsFinish", testReloadLetsRequestsFinish},
+		{"ReloadClosesSockets", testReloadClosesSockets},
 		{"ReloadWithoutTheStore", testReloadWithoutTheStore},
 		{"ThrowsAtImport", testThrowsAtImport},
 		{"BrokenPointer", testBrokenPointer},

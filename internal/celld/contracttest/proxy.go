@@ -3,6 +3,7 @@ package contracttest
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -38,7 +39,10 @@ type request struct {
 	ifMatch, ifNone string
 	status          int
 	ctx             context.Context
-	loseAnswer      bool // set by a hook: pass it on, and cut the connection then
+
+	// Set by a hook:
+	loseAnswer bool // pass it on, and cut the connection then
+	forge      bool // answer a refused condition as if it had been written
 }
 
 func newProxy(t *testing.T, store string) *proxy {
@@ -95,6 +99,19 @@ func (p *proxy) pass(w http.ResponseWriter, r *http.Request, reverse http.Handle
 		q.status = rec.Code
 		p.note(*q)
 		panic(http.ErrAbortHandler)
+	}
+	if q.forge && (q.ifMatch != "" || q.ifNone != "") {
+		rec := httptest.NewRecorder()
+		reverse.ServeHTTP(rec, r)
+		if q.status = rec.Code; q.status == http.StatusPreconditionFailed {
+			w.Header().Set("ETag", `"00000000000000000000000000000000"`)
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		maps.Copy(w.Header(), rec.Header())
+		w.WriteHeader(rec.Code)
+		w.Write(rec.Body.Bytes()) //nolint:errcheck,gosec // the client is gone then
+		return
 	}
 	sw := &statusWriter{ResponseWriter: w}
 	defer func() { q.status = sw.status; p.note(*q) }()

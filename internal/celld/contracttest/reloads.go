@@ -1,11 +1,14 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/scafo/scafo/internal/celld"
 )
@@ -142,6 +145,44 @@ func testReloadLetsRequestsFinish(b *bench) {
 	b.until("the new code", soon, func() bool { return r.get("/release") == "two" })
 	if got := <-slow; got.status != 200 || got.body != "slow one" {
 		b.Errorf("the request that ran: %d %q", got.status, got.body)
+	}
+}
+
+// A regular WebSocket is closed with 1012 once its code is too old, and the client
+// that comes back has the new code.
+func testReloadClosesSockets(b *bench) {
+	b.deploy(subject("one"))
+	r := b.serve("n1", map[string]string{"CELLD_DEPLOY_MAX_AGE_S": "2"})
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	say := func(c *websocket.Conn) (string, error) {
+		if err := c.Write(ctx, websocket.MessageText, []byte("hi")); err != nil {
+			return "", err
+		}
+		_, got, err := c.Read(ctx)
+		return string(got), err
+	}
+	dial := func() *websocket.Conn {
+		c, _, err := websocket.Dial(ctx, r.url+"/echo", nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.CloseNow() }) //nolint:errcheck,gosec // at the end of the test
+		return c
+	}
+	c := dial()
+	if got, err := say(c); got != "one:hi" {
+		b.Fatalf("%q, %v", got, err)
+	}
+	b.deploy(subject("two"))
+	if got := r.reload(); got.Outcome != celld.ReloadAdopted {
+		b.Errorf("%+v", got)
+	}
+	if _, _, err := c.Read(ctx); websocket.CloseStatus(err) != websocket.StatusServiceRestart {
+		b.Errorf("the old socket ends with %v", err)
+	}
+	if got, err := say(dial()); got != "two:hi" {
+		b.Errorf("%q, %v", got, err)
 	}
 }
 
