@@ -19,7 +19,7 @@ type LivenessTimes struct {
 	Read time.Duration
 	// Retry is how soon a heartbeat that could not be read is tried again.
 	Retry time.Duration
-	// Slow is how often the heartbeat of a peer that is gone is looked at.
+	// Slow is how often the heartbeat of a peer that is gone is looked at, at first.
 	Slow time.Duration
 	// Steady is how long a peer must have been alive to be given what it need not
 	// have.
@@ -36,6 +36,13 @@ const (
 	SteadyAfter = 15 * time.Second
 	AsleepAfter = 5 * time.Second
 	RetryAfter  = 2 * time.Second
+)
+
+// A peer that is gone is looked at after a tenth of the time that it has been
+// silent, between Slow and this.
+const (
+	slower  = 10
+	slowest = 15 * time.Minute
 )
 
 // DefaultLivenessTimes are the windows for heartbeats of that rhythm.
@@ -238,7 +245,8 @@ func (l *Liveness) due(p *peer) time.Time {
 			next = verdict
 		}
 		if p.gone {
-			next = p.looked.Add(l.times.Slow)
+			// The longer it is gone, the less often: one that comes back says so.
+			next = p.looked.Add(min(max(l.times.Slow, p.looked.Sub(p.sign)/slower), slowest))
 		}
 	}
 	if again := p.tried.Add(l.times.Retry); !p.tried.IsZero() && again.After(next) {

@@ -46,8 +46,8 @@ func (l *Loop) apply(v *view) {
 	}
 }
 
-// lingering is whether the time of a process that lingers is over.
-func (l *Loop) lingering(v *view) bool {
+// lingering is whether some process has lingered for long enough.
+func (l *Loop) lingering() bool {
 	for _, since := range l.leaving {
 		if time.Since(since) >= l.c.Times.DrainRoute {
 			return true

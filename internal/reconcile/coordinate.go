@@ -54,18 +54,22 @@ func (l *Loop) decide(ctx context.Context, v *view, decisions []plan.Decision) e
 		mu      sync.Mutex
 		written []scafo.Placement // guarded by mu
 	)
-	g, ctx := errgroup.WithContext(ctx)
+	held := func() bool {
+		fence, ok := l.c.Lease.Held()
+		return ok && fence == v.fence
+	}
+	var g errgroup.Group // one decision that cannot be written keeps no other back
 	g.SetLimit(placers)
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	for _, d := range decisions {
 		g.Go(func() error {
-			if fence, held := l.c.Lease.Held(); !held || fence != v.fence {
+			if !held() {
 				return errLost
 			}
 			p, err := l.c.Store.PutPlacement(ctx, scafo.Placement{
 				Application: d.Application, UID: d.UID, Nodes: d.Nodes, Fence: v.fence,
 				DeploySeq: d.DeploySeq, DecidedAt: now, Reason: d.Reason,
-			})
+			}, held)
 			if errors.Is(err, registry.ErrFenced) {
 				return errLost
 			}
@@ -80,25 +84,27 @@ func (l *Loop) decide(ctx context.Context, v *view, decisions []plan.Decision) e
 	}
 	err := g.Wait()
 	if errors.Is(err, errLost) {
-		l.log.Warn("this node no longer coordinates", "event", "lease.lost", "fence", v.fence)
+		// What stands there, or who coordinates, is not what this pass knew.
+		l.log.Warn("decisions were given up", "event", "placement.fenced", "fence", v.fence)
+		l.c.Store.Relist()
 		l.Kick()
 		err = nil
 	}
-	l.noteDecided(written)
+	l.noteDecided(v, written)
 	return err
 }
 
 var errLost = errors.New("the lease is not held any more")
 
 // noteDecided keeps what was written until it is read back, and tells the fleet.
-func (l *Loop) noteDecided(written []scafo.Placement) {
+func (l *Loop) noteDecided(v *view, written []scafo.Placement) {
 	if len(written) == 0 {
 		return
 	}
 	keys := make([]string, 0, len(written))
 	l.mu.Lock()
 	for _, p := range written {
-		l.decided[p.Application] = p
+		l.decided[p.Application] = decision{placement: p, seen: v.snap.Placements[p.Application].Write}
 		keys = append(keys, registry.PlacementKey(p.Application, p.UID))
 		l.log.Info("placed", "event", "application.placed", "application", p.Application, "nodes", p.Nodes, "reason", p.Reason)
 	}

@@ -29,7 +29,7 @@ type drainState struct {
 
 // step moves on as far as it can. The caller holds the loop's mu.
 func (d *drainState) step(l *Loop, v *view, now time.Time) drainPhase {
-	if !l.going && v.snap.Nodes[l.c.Node].Drain == nil {
+	if n := v.snap.Nodes[l.c.Node]; !l.going && n.Drain == nil && n.Removed == nil {
 		*d = drainState{}
 		return d.phase
 	}

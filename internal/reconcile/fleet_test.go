@@ -44,7 +44,7 @@ func TestTwoNodesElectOneAndSplit(t *testing.T) {
 		defer w.end()
 		a, b := w.start("a"), w.start("b")
 		w.until(20*time.Second, "both know each other", func() bool {
-			return len(w.coordinators()) == 1 && len(a.loop.Snapshot().Heartbeats) == 2 && len(b.loop.Snapshot().Heartbeats) == 2
+			return len(w.coordinators()) == 1 && a.knows() == 2 && b.knows() == 2
 		})
 		for i := range 10 {
 			w.deploy([]string{"a", "b"}[i%2], fmt.Sprintf("app-%d", i), "v1")
@@ -104,8 +104,7 @@ func settled(t *testing.T, w *world, apps int, ids ...string) {
 	}
 	w.until(30*time.Second, "all nodes know each other", func() bool {
 		for _, id := range ids {
-			s := w.node(id).loop.Snapshot()
-			if s == nil || len(s.Heartbeats) != len(ids) {
+			if w.node(id).knows() != len(ids) {
 				return false
 			}
 		}

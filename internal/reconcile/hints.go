@@ -90,8 +90,8 @@ func (l *Loop) await(ctx context.Context, a scafo.PeerAwait) {
 	}
 }
 
-// fresh waits for a pass that began after the call, and returns its view; ok is
-// false when ctx or the loop ended first.
+// fresh waits for a pass that began after the call and has read the bucket, and
+// returns its view; ok is false when ctx or the loop ended first.
 func (l *Loop) fresh(ctx context.Context) (v *view, ok bool) {
 	l.mu.Lock()
 	want := l.begun + 1
@@ -99,9 +99,9 @@ func (l *Loop) fresh(ctx context.Context) (v *view, ok bool) {
 	l.Kick()
 	for l.tasks.running() {
 		l.mu.Lock()
-		v, ended, passed := l.view, l.ended, l.passed
+		v, read, passed := l.view, l.read, l.passed
 		l.mu.Unlock()
-		if ended >= want && v != nil {
+		if read >= want && v != nil {
 			return v, true
 		}
 		select {

@@ -96,6 +96,11 @@ func (r *reaping) round(ctx context.Context, v *view) {
 			r.list = now.Add(reapTick)
 		}
 	}
+	for id, d := range v.snap.Deploys {
+		if parsed, ok := scafo.ParseDeployID(id); ok {
+			r.open[parsed] = d.Node
+		}
+	}
 	for id, node := range r.open {
 		if !r.held() {
 			return

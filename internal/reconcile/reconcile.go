@@ -17,8 +17,13 @@ import (
 	"github.com/scafo/scafo/internal/supervise"
 )
 
-// retryAfter is how soon a pass that failed is tried again.
-const retryAfter = 2 * time.Second
+const (
+	// retryAfter is how soon what failed is tried again: reading always, decisions
+	// with doubling pauses up to retryMost.
+	retryAfter   = 2 * time.Second
+	retryMost    = 30 * time.Second
+	maxDoublings = 4
+)
 
 // Loop is the reconcile loop of one node. Its methods may be called from any
 // goroutine, before, during and after Run.
@@ -29,25 +34,26 @@ type Loop struct {
 	tasks tasks
 	wake  chan struct{} // a pass is asked for
 	beat  chan struct{} // the heartbeat may have changed
+	reap  chan struct{} // the reaper should look
 
 	// Only the goroutine of Run touches these.
-	set      []supervise.Want           // what the supervisor was last told
-	told     bool                       // it was told at all
-	leaving  map[string]time.Time       // by uid: since when a process lingers
-	redo     bool                       // the last pass left something undone
-	retryAt  time.Time                  // when to try that again
-	nextRead time.Time                  // when the revision is read next
-	readOnce bool                       // the bucket has been read
-	relistAt time.Time                  // when a new coordinator lists everything again
-	fence    int64                      // under which it last coordinated
-	problems map[route.Problem]bool     // those that were reported
-	decided  map[string]scafo.Placement // by application: decisions not yet read back
-	seen     map[string]string          // by node: the heartbeat that liveness was told of
-	gone     map[string]time.Time       // by node: since when it counts as gone
-	drain    drainState                 //
-	passes   int64                      //
-	last     *view                      //
-	reap     chan struct{}              // the reaper should look
+	set      []supervise.Want       // what the supervisor was last told
+	told     bool                   // it was told at all
+	leaving  map[string]time.Time   // by uid: since when a process lingers
+	redo     bool                   // the last pass left something undone
+	retryAt  time.Time              // when to try that again
+	failed   int                    // how often that failed in a row
+	nextRead time.Time              // when the revision is read next
+	readOnce bool                   // the bucket has been read
+	relistAt time.Time              // when a new coordinator lists everything again
+	fence    int64                  // under which it last coordinated
+	problems map[route.Problem]bool // those that were reported
+	decided  map[string]decision    // by application: those not yet read back
+	seen     map[string]string      // by node: the heartbeat that liveness was told of
+	gone     map[string]time.Time   // by node: since when it counts as gone
+	drain    drainState
+	passes   int64
+	last     *view // of the last pass
 
 	mu       sync.Mutex // guards what follows
 	live     *plan.Liveness
@@ -55,7 +61,7 @@ type Loop struct {
 	view     *view         // of the last pass; nil before the first good one
 	passed   chan struct{} // closed at the end of a pass
 	begun    int64         // passes that began
-	ended    int64         // the latest pass that ended
+	read     int64         // the latest pass that read the bucket and ended
 	status   *scafo.ReconcileStatus
 	going    bool                 // Drain was called
 	said     beatContent          // what the next heartbeat says
@@ -78,7 +84,7 @@ func New(c Config) (*Loop, error) {
 		c: c, log: c.Log,
 		wake: make(chan struct{}, 1), beat: make(chan struct{}, 1), reap: make(chan struct{}, 1),
 		leaving: map[string]time.Time{}, problems: map[route.Problem]bool{},
-		decided: map[string]scafo.Placement{}, seen: map[string]string{}, gone: map[string]time.Time{},
+		decided: map[string]decision{}, seen: map[string]string{}, gone: map[string]time.Time{},
 		live:    plan.NewLiveness(c.Node, now, plan.DefaultLivenessTimes(c.Times.Heartbeat, c.Times.HeartbeatStale)),
 		refresh: true, passed: make(chan struct{}),
 		outboxes: map[string]*outbox{}, asked: map[string]time.Time{}, known: map[string]time.Time{},
@@ -180,9 +186,10 @@ func (l *Loop) pass(ctx context.Context) {
 	seq := l.begun
 	l.mu.Unlock()
 
-	err := l.read(ctx)
+	read, err := l.readChanges(ctx)
 	v := l.look()
-	if v != nil && (l.redo || !v.sameInputs(l.last) || l.lingering(v)) {
+	again := l.redo && !began.Before(l.retryAt)
+	if v != nil && (again || !v.sameInputs(l.last) || l.lingering()) {
 		l.redo = false
 		err = errors.Join(err, l.act(ctx, v))
 	} else if v != nil {
@@ -201,7 +208,10 @@ func (l *Loop) pass(ctx context.Context) {
 		}
 	}
 	l.mu.Lock()
-	l.status, l.ended = s, seq
+	l.status = s
+	if read {
+		l.read = seq
+	}
 	if v != nil {
 		l.view = v
 	}
@@ -219,9 +229,10 @@ func safe(err error) string {
 	return "the pass could not be completed; the log says why"
 }
 
-// read brings the snapshot up to date when the time has come or somebody said
-// that it is old, with the heartbeats of those that have been silent.
-func (l *Loop) read(ctx context.Context) error {
+// readChanges brings the snapshot up to date when the time has come or somebody
+// said that it is old, with the heartbeats of those that have been silent. It
+// reports whether it did.
+func (l *Loop) readChanges(ctx context.Context) (read bool, err error) {
 	now := time.Now()
 	l.takeOver(now)
 	if !l.relistAt.IsZero() && !now.Before(l.relistAt) {
@@ -235,12 +246,12 @@ func (l *Loop) read(ctx context.Context) error {
 	l.refresh = false
 	l.mu.Unlock()
 	if !want {
-		return nil
+		return false, nil
 	}
 	for _, id := range due {
 		l.c.Store.Hint(registry.HeartbeatKey(id))
 	}
-	_, err := l.c.Store.Refresh(ctx)
+	_, err = l.c.Store.Refresh(ctx)
 	now = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,11 +260,15 @@ func (l *Loop) read(ctx context.Context) error {
 		for _, id := range due {
 			l.live.Unread(now, id)
 		}
-		return err
+		due = nil
+	} else {
+		l.nextRead, l.readOnce = now.Add(l.c.Times.Interval), true
 	}
-	l.nextRead, l.readOnce = now.Add(l.c.Times.Interval), true
-	l.hear(now, l.c.Store.Snapshot(), due)
-	return nil
+	if l.readOnce {
+		// What could be read counts, also when something could not.
+		l.hear(now, l.c.Store.Snapshot(), due)
+	}
+	return err == nil, err
 }
 
 // takeOver makes a new coordinator list everything now, and again when every
@@ -303,7 +318,10 @@ func (l *Loop) hear(now time.Time, snap *registry.Snapshot, due []string) {
 func (l *Loop) act(ctx context.Context, v *view) error {
 	err := l.coordinate(ctx, v)
 	if err != nil {
-		l.redo, l.retryAt = true, time.Now().Add(retryAfter)
+		l.redo, l.retryAt = true, time.Now().Add(min(retryAfter<<min(l.failed, maxDoublings), retryMost))
+		l.failed++
+	} else {
+		l.failed = 0
 	}
 	l.apply(v)
 	return errors.Join(err, l.publish(v))

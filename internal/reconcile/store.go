@@ -26,9 +26,10 @@ type Store interface {
 	OnChange(f func(keys ...string))
 	// WriteHeartbeat writes it without announcing it.
 	WriteHeartbeat(ctx context.Context, h scafo.Heartbeat) error
-	// PutPlacement writes a decision without announcing it. It is
-	// registry.ErrFenced where one of a higher fence stands.
-	PutPlacement(ctx context.Context, p scafo.Placement) (scafo.Placement, error)
+	// PutPlacement writes a decision without announcing it, if held still says so
+	// when it is about to. It is registry.ErrFenced where that does not, or where a
+	// decision of a higher fence stands.
+	PutPlacement(ctx context.Context, p scafo.Placement, held func() bool) (scafo.Placement, error)
 
 	// Deploys lists the records of all deploys.
 	Deploys(ctx context.Context) ([]bucket.Info, error)
@@ -70,10 +71,10 @@ func (s *store) WriteHeartbeat(ctx context.Context, h scafo.Heartbeat) error {
 	return s.r.WriteHeartbeat(ctx, h, false)
 }
 
-func (s *store) PutPlacement(ctx context.Context, p scafo.Placement) (scafo.Placement, error) {
+func (s *store) PutPlacement(ctx context.Context, p scafo.Placement, held func() bool) (scafo.Placement, error) {
 	key := registry.PlacementKey(p.Application, p.UID)
 	d, err := registry.Update(ctx, s.r, key, func(d *registry.Doc[scafo.Placement]) error {
-		if d.Exists && d.Value.Fence > p.Fence {
+		if d.Exists && d.Value.Fence > p.Fence || !held() {
 			return registry.ErrFenced
 		}
 		p.Header = d.Value.Header

@@ -83,14 +83,20 @@ func disguise(running []scafo.ProcessStatus, phase drainPhase) []scafo.ProcessSt
 	return out
 }
 
+// decision is one that this node wrote, and which write stood in the snapshot at
+// that time.
+type decision struct {
+	placement scafo.Placement
+	seen      string
+}
+
 // inForce are the placements with those decisions of this node's own that the
-// snapshot has not caught up with. The caller holds mu.
+// snapshot has not caught up with. Whatever the snapshot shows anew, be it that
+// decision or what came after it, is newer than the decision. The caller holds mu.
 func (l *Loop) inForce(snap *registry.Snapshot, held bool, fence int64) map[string]scafo.Placement {
-	for name, p := range l.decided {
-		was, ok := snap.Placements[name]
-		app, exists := snap.Applications[name]
-		caughtUp := ok && was.UID == p.UID && (was.Write == p.Write || was.Fence > p.Fence)
-		if !held || fence != p.Fence || caughtUp || !exists || app.UID != p.UID {
+	for name, d := range l.decided {
+		app := snap.Applications[name]
+		if !held || fence != d.placement.Fence || app.UID != d.placement.UID || snap.Placements[name].Write != d.seen {
 			delete(l.decided, name)
 		}
 	}
@@ -101,7 +107,9 @@ func (l *Loop) inForce(snap *registry.Snapshot, held bool, fence int64) map[stri
 	if out == nil {
 		out = map[string]scafo.Placement{}
 	}
-	maps.Copy(out, l.decided)
+	for name, d := range l.decided {
+		out[name] = d.placement
+	}
 	return out
 }
 

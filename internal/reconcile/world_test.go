@@ -242,6 +242,14 @@ func (w *world) dump() string {
 	return b.String()
 }
 
+// knows is how many heartbeats the node has read.
+func (n *testNode) knows() int {
+	if s := n.loop.Snapshot(); s != nil {
+		return len(s.Heartbeats)
+	}
+	return 0
+}
+
 // serving are the nodes on which the application's process is ready.
 func (w *world) serving(name string) []string {
 	var out []string
