@@ -5,7 +5,6 @@ package route
 
 import (
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -52,16 +51,14 @@ type Problem struct {
 // Build makes the document, without its time. What is wrong with one host costs
 // that host alone, and is reported.
 func Build(in Input) (scafo.FleetRouting, []Problem) {
-	n := len(in.Applications)
-	b := &builder{in: in, taken: make(map[string]bool, n), serving: make(map[string][]scafo.Upstream, n)}
+	b := &builder{in: in, taken: map[string]bool{}, crashing: map[string]bool{}, live: map[string]bool{}}
 	b.doc = scafo.FleetRouting{
 		V: scafo.FormatVersion, Fleet: in.Fleet, Node: in.Node,
 		Routes: []scafo.Route{}, Wildcards: []scafo.WildcardRoute{},
 		API: []scafo.APIHost{}, Unserved: []scafo.UnservedHost{},
 	}
 	b.platforms = slices.Compact(slices.Sorted(slices.Values(in.PlatformDomains)))
-	b.names = slices.Sorted(maps.Keys(in.Applications))
-	b.names = slices.DeleteFunc(b.names, func(name string) bool { return !in.Serves(in.Applications[name]) })
+	b.applications()
 	b.upstreams()
 	b.api()
 	b.platformHosts()
@@ -76,37 +73,71 @@ func Build(in Input) (scafo.FleetRouting, []Problem) {
 type builder struct {
 	in        Input
 	platforms []string
-	names     []string // of the applications to be served, in order
+	apps      []served // in the order of names
 	doc       scafo.FleetRouting
 	problems  []Problem
-	taken     map[string]bool // exact hosts that the document already names
-	serving   map[string][]scafo.Upstream
-	bases     []base
+	// taken are the exact hosts that are named already, but for those under the
+	// platform domains, which cannot meet: they follow from names.
+	taken    map[string]bool
+	bases    []base
+	crashing map[string]bool // uids of the processes of living nodes that wait for their next start
+	live     map[string]bool // nodes
+}
+
+// served is an application that the fleet is to serve.
+type served struct {
+	name, uid, version string
+	nodes              []string // of its placement
+	domains            []scafo.Domain
+	ups                []scafo.Upstream
 }
 
 // base is a host that its application claims with its subdomains.
 type base struct {
-	host        string
-	application string
+	host string
+	app  *served
 }
 
 func (b *builder) problem(app, host, format string, args ...any) {
 	b.problems = append(b.problems, Problem{Application: app, Host: host, Detail: fmt.Sprintf(format, args...)})
 }
 
-// candidate is one process that could answer.
-type candidate struct {
-	up      scafo.Upstream
-	live    bool
-	current bool // it serves the application's recorded deployment
-	place   int  // the node's place in the placement; behind all of them when it has none
+func (b *builder) applications() {
+	b.apps = make([]served, 0, len(b.in.Applications))
+	for name, app := range b.in.Applications {
+		if !b.in.Serves(app) {
+			continue
+		}
+		s := served{name: name, uid: app.UID, version: app.Deployment, domains: app.Domains}
+		if pl, ok := b.in.Placements[name]; ok && pl.UID == app.UID {
+			s.nodes = pl.Nodes
+		}
+		b.apps = append(b.apps, s)
+	}
+	slices.SortFunc(b.apps, func(x, y served) int { return strings.Compare(x.name, y.name) })
 }
 
-// found are the candidates of one application.
-type found struct {
-	app   scafo.Application
-	nodes []string // of its placement
-	all   []candidate
+// candidate is one process that could answer.
+type candidate struct {
+	app     int // in the builder's order
+	place   int // of its node in the placement; behind all of them when it has none
+	node    string
+	url     string
+	live    bool
+	current bool // it serves the application's recorded deployment
+}
+
+func compare(x, y candidate) int {
+	if x.app != y.app {
+		return x.app - y.app
+	}
+	if x.place != y.place {
+		return x.place - y.place
+	}
+	if c := strings.Compare(x.node, y.node); c != 0 {
+		return c
+	}
+	return strings.Compare(x.url, y.url)
 }
 
 // upstreams finds the processes of each application. Those that serve the current
@@ -114,48 +145,73 @@ type found struct {
 // only while no living one can be. They are in the order of the placement, what
 // is moved away last.
 func (b *builder) upstreams() {
-	apps := make([]found, len(b.names))
-	byUID := make(map[string]int, len(b.names))
-	for i, name := range b.names {
-		apps[i].app = b.in.Applications[name]
-		byUID[apps[i].app.UID] = i
-		if pl := b.in.Placements[name]; pl.UID == apps[i].app.UID {
-			apps[i].nodes = pl.Nodes
+	all := b.candidates()
+	arena := make([]scafo.Upstream, 0, len(all)) // one piece of memory for all of them
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].app == all[0].app {
+			n++
 		}
+		first := len(arena)
+		for _, c := range choose(all[:n]) {
+			up := scafo.Upstream{Node: c.node, URL: c.url}
+			if len(arena) == first || arena[len(arena)-1] != up {
+				arena = append(arena, up)
+			}
+		}
+		b.apps[all[0].app].ups = arena[first:len(arena):len(arena)]
+		all = all[n:]
 	}
+}
+
+// candidates are the processes that answer, by application.
+func (b *builder) candidates() []candidate {
+	byUID := make(map[string]int, len(b.apps))
+	for i := range b.apps {
+		byUID[b.apps[i].uid] = i
+	}
+	total := 0
+	for i := range b.in.Nodes {
+		total += len(b.in.Nodes[i].Processes)
+	}
+	all := make([]candidate, 0, total)
 	for _, n := range b.in.Nodes {
+		b.live[n.ID] = n.Live
 		for i := range n.Processes {
 			p := &n.Processes[i]
+			if p.State == scafo.ProcessBackoff && n.Live {
+				b.crashing[p.UID] = true
+			}
 			if p.State != scafo.ProcessReady || p.URL == "" {
 				continue
 			}
 			at, ok := byUID[p.UID]
-			if !ok || apps[at].app.Name != p.Application {
+			if !ok || b.apps[at].name != p.Application {
 				continue
 			}
-			f := &apps[at]
 			if err := checkURL(p.URL); err != nil {
 				b.problem(p.Application, "", "node %s names an upstream that is none: %v", n.ID, err)
 				continue
 			}
-			place := slices.Index(f.nodes, n.ID)
+			app := &b.apps[at]
+			place := slices.Index(app.nodes, n.ID)
 			if place < 0 {
-				place = len(f.nodes)
+				place = len(app.nodes)
 			}
-			f.all = append(f.all, candidate{
-				up: scafo.Upstream{Node: n.ID, URL: p.URL}, live: n.Live,
-				current: p.Deployment == f.app.Deployment, place: place,
+			all = append(all, candidate{
+				app: at, place: place, node: n.ID, url: p.URL, live: n.Live, current: p.Deployment == app.version,
 			})
 		}
 	}
-	for i, name := range b.names {
-		if ups := choose(apps[i].all); len(ups) > 0 {
-			b.serving[name] = ups
-		}
-	}
+	slices.SortFunc(all, compare)
+	return all
 }
 
-func choose(all []candidate) []scafo.Upstream {
+// choose is which of an application's candidates are routed to.
+func choose(all []candidate) []candidate {
+	if len(all) == 1 {
+		return all
+	}
 	prefer := func(good func(candidate) bool) {
 		if slices.ContainsFunc(all, good) {
 			all = slices.DeleteFunc(all, func(c candidate) bool { return !good(c) })
@@ -163,20 +219,7 @@ func choose(all []candidate) []scafo.Upstream {
 	}
 	prefer(func(c candidate) bool { return c.live })
 	prefer(func(c candidate) bool { return c.current })
-	slices.SortFunc(all, func(x, y candidate) int {
-		if x.place != y.place {
-			return x.place - y.place
-		}
-		if c := strings.Compare(x.up.Node, y.up.Node); c != 0 {
-			return c
-		}
-		return strings.Compare(x.up.URL, y.up.URL)
-	})
-	ups := make([]scafo.Upstream, 0, len(all))
-	for _, c := range all {
-		ups = append(ups, c.up)
-	}
-	return slices.Compact(ups)
+	return all
 }
 
 // checkURL refuses what is no HTTP URL of a host. The plain form that nodes write
@@ -232,27 +275,38 @@ func (b *builder) api() {
 
 // name names an exact host: as a route while its application serves, as unserved
 // otherwise.
-func (b *builder) name(host, app string) {
+func (b *builder) name(host string, app *served) {
+	if app.ups != nil {
+		b.doc.Routes = append(b.doc.Routes, scafo.Route{Host: host, Application: app.name, Upstreams: app.ups})
+		return
+	}
+	b.doc.Unserved = append(b.doc.Unserved, scafo.UnservedHost{Host: host, Application: app.name, Reason: b.reason(app)})
+}
+
+// claim is name for hosts that two applications could both come by.
+func (b *builder) claim(host string, app *served) {
 	if b.taken[host] {
-		b.problem(app, host, "the host is already answered by something else")
+		b.problem(app.name, host, "the host is already answered by something else")
 		return
 	}
 	b.taken[host] = true
-	if ups := b.serving[app]; ups != nil {
-		b.doc.Routes = append(b.doc.Routes, scafo.Route{Host: host, Application: app, Upstreams: ups})
-		return
-	}
-	b.doc.Unserved = append(b.doc.Unserved, scafo.UnservedHost{Host: host, Application: app, Reason: b.reason(app)})
+	b.name(host, app)
 }
 
 // platformHosts names each application under each platform domain.
 func (b *builder) platformHosts() {
-	for _, name := range b.names {
+	b.doc.Routes = make([]scafo.Route, 0, len(b.apps)*max(len(b.platforms), 1))
+	for i := range b.apps {
+		app := &b.apps[i]
 		for _, d := range b.platforms {
-			if host := name + "." + d; len(host) <= scafo.MaxHostLength {
-				b.name(host, name)
-			} else {
-				b.problem(name, host, "the host is longer than %d characters", scafo.MaxHostLength)
+			host := app.name + "." + d
+			switch {
+			case len(host) > scafo.MaxHostLength:
+				b.problem(app.name, host, "the host is longer than %d characters", scafo.MaxHostLength)
+			case b.taken[host]:
+				b.problem(app.name, host, "the host is already answered by something else")
+			default:
+				b.name(host, app)
 			}
 		}
 	}
@@ -261,26 +315,29 @@ func (b *builder) platformHosts() {
 // claimed names the hosts that applications hold. A route needs the claim, held
 // for this life of the application, and the application's own list.
 func (b *builder) claimed() {
-	for _, name := range b.names {
-		app := b.in.Applications[name]
-		domains := slices.Clone(app.Domains)
+	for i := range b.apps {
+		app := &b.apps[i]
+		if len(app.domains) == 0 {
+			continue
+		}
+		domains := slices.Clone(app.domains)
 		slices.SortFunc(domains, func(x, y scafo.Domain) int { return strings.Compare(x.Host, y.Host) })
 		for _, d := range slices.CompactFunc(domains, func(x, y scafo.Domain) bool { return x.Host == y.Host }) {
 			claim, ok := b.in.Claims[d.Host]
-			if !ok || claim.State != scafo.ClaimHeld || claim.Application != name || claim.UID != app.UID || claim.Host != d.Host {
+			if !ok || claim.State != scafo.ClaimHeld || claim.Application != app.name || claim.UID != app.uid || claim.Host != d.Host {
 				continue
 			}
 			if host, err := scafo.ParseHost(d.Host); err != nil || host != d.Host {
-				b.problem(name, d.Host, "it is no host that can be claimed")
+				b.problem(app.name, d.Host, "it is no host that can be claimed")
 				continue
 			}
 			if p := b.under(d.Host); p != "" {
-				b.problem(name, d.Host, "it is under the platform domain %s, where hosts follow from names", p)
+				b.problem(app.name, d.Host, "it is under the platform domain %s, where hosts follow from names", p)
 				continue
 			}
-			b.name(d.Host, name)
+			b.claim(d.Host, app)
 			if claim.Wildcard && d.Wildcard {
-				b.bases = append(b.bases, base{host: d.Host, application: name})
+				b.bases = append(b.bases, base{host: d.Host, app: app})
 			}
 		}
 	}
@@ -302,26 +359,26 @@ func (b *builder) under(host string) string {
 // that an ingress can tell it from a host that nobody knows.
 func (b *builder) subdomains() {
 	for _, base := range b.bases {
-		ups := b.serving[base.application]
+		ups := base.app.ups
 		if ups == nil {
 			ups = []scafo.Upstream{}
 		}
-		b.doc.Wildcards = append(b.doc.Wildcards, scafo.WildcardRoute{Base: base.host, Application: base.application, Upstreams: ups})
-		prefix := base.application + "-"
-		first, _ := slices.BinarySearch(b.names, prefix)
-		for _, name := range b.names[first:] {
-			env, ok := strings.CutPrefix(name, prefix)
+		b.doc.Wildcards = append(b.doc.Wildcards, scafo.WildcardRoute{Base: base.host, Application: base.app.name, Upstreams: ups})
+		prefix := base.app.name + "-"
+		first, _ := slices.BinarySearchFunc(b.apps, prefix, func(s served, p string) int { return strings.Compare(s.name, p) })
+		for i := first; i < len(b.apps); i++ {
+			env, ok := strings.CutPrefix(b.apps[i].name, prefix)
 			if !ok {
 				break
 			}
 			host := env + "." + base.host
-			if b.taken[host] || b.explicit(host) || b.serving[name] == nil && len(ups) > 0 {
+			if b.taken[host] || b.explicit(host) || b.under(host) != "" || b.apps[i].ups == nil && len(ups) > 0 {
 				continue
 			}
 			if h, err := scafo.ParseHost(host); err != nil || h != host {
 				continue // shop--x has no <env> that is a label
 			}
-			b.name(host, name)
+			b.claim(host, &b.apps[i])
 		}
 	}
 }
@@ -333,10 +390,9 @@ func (b *builder) explicit(host string) bool {
 }
 
 // reason says why nobody serves the application at the moment.
-func (b *builder) reason(name string) string {
-	app := b.in.Applications[name]
-	pl, ok := b.in.Placements[name]
-	if !ok || pl.UID != app.UID {
+func (b *builder) reason(app *served) string {
+	pl, ok := b.in.Placements[app.name]
+	if !ok || pl.UID != app.uid {
 		return "it is about to be placed"
 	}
 	if len(pl.Nodes) == 0 {
@@ -345,22 +401,10 @@ func (b *builder) reason(name string) string {
 		}
 		return "unplaced: " + pl.Reason
 	}
-	crashing, live := false, false
-	for _, n := range b.in.Nodes {
-		if !slices.Contains(pl.Nodes, n.ID) || !n.Live {
-			continue
-		}
-		live = true
-		for _, p := range n.Processes {
-			if p.UID == app.UID && p.State == scafo.ProcessBackoff {
-				crashing = true
-			}
-		}
-	}
 	switch {
-	case crashing:
+	case b.crashing[app.uid]:
 		return "crash-looping"
-	case !live:
+	case !slices.ContainsFunc(pl.Nodes, func(id string) bool { return b.live[id] }):
 		return "its node is gone"
 	}
 	return "starting"
