@@ -126,7 +126,7 @@ func (r *Runner) Current(ctx context.Context) (l scafo.Lease, held bool, err err
 func (r *Runner) Last() (scafo.Lease, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.s.Lease, r.s.Effective(r.clock.Now(), r.r.Now())
+	return r.s.Lease, r.s.Effective(r.clock.Now())
 }
 
 // Offer looks once, takes the lease if it is free, and reports whether this
@@ -311,7 +311,7 @@ func (r *Runner) load(ctx context.Context) (Saw, registry.Doc[scafo.Lease], erro
 	defer cancel()
 	sent := r.clock.Now()
 	doc, err := registry.Reload(ctx, r.r, base)
-	return Saw{Sent: sent, Exists: doc.Exists, Lease: doc.Value}, doc, err
+	return Saw{Sent: sent, Exists: doc.Exists, Lease: doc.Value, Wall: r.r.Now()}, doc, err
 }
 
 // keep remembers the document when the state is about it. The caller holds mu.

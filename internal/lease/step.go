@@ -51,6 +51,9 @@ type Saw struct {
 	Sent   time.Duration // own time when the read was sent
 	Exists bool
 	Lease  scafo.Lease
+	// Wall is this machine's time of day. It decides nothing but what Effective
+	// says of a record that was not watched.
+	Wall time.Time
 }
 
 // Wrote is the end of a write.
@@ -85,6 +88,9 @@ type State struct {
 	// Younger is whether the record was certainly renewed within a TTL before
 	// FirstSeen, since an earlier one was seen less than a TTL before.
 	Younger bool
+	// Expired is whether the record's expiresAt had passed when it was last read, by
+	// this machine's time of day.
+	Expired bool
 
 	Holding bool
 	Until   time.Duration // the holder acts no longer than this
@@ -92,8 +98,11 @@ type State struct {
 
 	ReadAt   time.Duration // when to read next
 	RetryAt  time.Duration // no acquisition is tried before
-	Suspects bool
 	Resigned bool
+	// Suspects is whether the holder may be gone, since SuspectAt: the record is
+	// looked at closely until it has moved after that.
+	Suspects  bool
+	SuspectAt time.Duration
 
 	Reading, Writing bool
 	// Stale is whether the store has refused a write over Lease, at StaleAt: nothing
@@ -126,10 +135,9 @@ func (s State) mine() bool {
 	return s.Exists && s.Lease.Node != "" && s.Lease.Process == s.Process
 }
 
-// Effective is whether somebody holds the lease as far as this process can tell.
-// wall is this machine's time of day: it is asked only about a record that this
-// process has not watched.
-func (s State) Effective(now time.Duration, wall time.Time) bool {
+// Effective is whether somebody held the lease at the last read, as far as this
+// process can tell.
+func (s State) Effective(now time.Duration) bool {
 	switch {
 	case !s.Observed || !s.Exists || s.Lease.Node == "":
 		return false
@@ -137,10 +145,8 @@ func (s State) Effective(now time.Duration, wall time.Time) bool {
 		return s.Held(now)
 	case s.LastSeen-s.FirstSeen >= s.TTL:
 		return false
-	case s.Younger:
-		return true
 	default:
-		return wall.Before(s.Lease.ExpiresAt)
+		return s.Younger || !s.Expired
 	}
 }
 
@@ -160,10 +166,10 @@ func Observe(s State, e Event, now time.Duration) State {
 		s.Writing = false
 		s = s.wrote(*e.Wrote, now)
 	case e.Suspect && !s.Holding:
-		s.Suspects = true
+		s = s.suspect(now)
 		s.ReadAt = min(s.ReadAt, s.LastSeen+s.every(SuspectEvery, suspectPart))
 	case e.Want && !s.Holding:
-		s.Suspects = true
+		s = s.suspect(now)
 		s.ReadAt = min(s.ReadAt, s.LastSeen+s.every(SuspectEvery, suspectPart))
 		s.RetryAt = now
 	case e.Resign:
@@ -175,6 +181,14 @@ func Observe(s State, e Event, now time.Duration) State {
 	if s.Holding && now >= s.Until {
 		s.Holding = false
 		s.ReadAt = now
+	}
+	return s
+}
+
+// suspect begins to look at the holder closely.
+func (s State) suspect(now time.Duration) State {
+	if !s.Suspects {
+		s.Suspects, s.SuspectAt = true, now
 	}
 	return s
 }
@@ -231,16 +245,22 @@ func (s State) saw(e Saw, now time.Duration) State {
 		s.LastSeen = max(s.LastSeen, e.Sent)
 	} else {
 		s.Younger = s.Observed && now-s.LastSeen < s.TTL
+		// A record that moved since the suspicion has a holder that lives. Of the first
+		// one that is seen nobody knows: it is looked at closely until it moves.
+		s.Suspects = s.Suspects && s.LastSeen < s.SuspectAt
+		if !s.Observed {
+			s = s.suspect(now)
+		}
 		s.Observed, s.Exists, s.Lease = true, e.Exists, e.Lease
 		s.FirstSeen, s.LastSeen = now, now
-		s.Suspects = false
 		// Nobody takes the lease from a holder before its time is over: another name
 		// in the record means that it is. Its own name is a renewal whose answer was
 		// lost, and it goes on from there.
 		s.Holding = s.Holding && s.mine()
 	}
+	s.Expired = !e.Wall.Before(e.Lease.ExpiresAt)
 	if s.Exists && now-s.FirstSeen >= s.TTL*2/renewPart {
-		s.Suspects = true // it should have been renewed by now
+		s = s.suspect(s.LastSeen) // it should have been renewed by now
 	}
 	switch {
 	case s.Holding:
