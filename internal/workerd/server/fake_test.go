@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -322,6 +323,7 @@ func withServer(t *testing.T, rt *fakeRuntime, o Options, f func(w *world)) {
 		if o.ShutdownTotal == 0 {
 			o.ShutdownTotal = DefaultShutdownTotal
 		}
+		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 		w := &world{t: t, rt: rt, s: New(rt, o), public: newPipeListener(), internal: newPipeListener(), result: make(chan error, 1)}
 		w.client, w.control = pipeClient(w.public), pipeClient(w.internal)
 		go func() { w.result <- w.s.Run(w.public, w.internal) }()

@@ -249,7 +249,7 @@ func TestAFrozenWorkerdIsKilled(t *testing.T) {
 				if took := time.Since(begun); durable && (took < 9*time.Second || took > frozenAfter+lookEvery+lookTimeout) {
 					t.Errorf("the request hung for %s", took)
 				}
-				time.Sleep(13*time.Second - time.Since(begun))
+				time.Sleep(frozenAfter + 2*(lookEvery+lookTimeout) - time.Since(begun))
 				w.wantHealth(200)
 				w.wantVersion("v1")
 				if p.Exit().Signal != "killed" {

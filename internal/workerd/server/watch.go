@@ -17,9 +17,16 @@ func (s *Server) watch(b *backend) {
 	for {
 		select {
 		case <-b.proc.Done():
+		case <-tick.C:
+		}
+		if b.killed() != "" {
+			<-b.proc.Done()
+		}
+		select {
+		case <-b.proc.Done(): // before any tick
 			s.exited(b)
 			return
-		case <-tick.C:
+		default:
 		}
 		s.watchMemory(b)
 		if b.drained.Load() {
