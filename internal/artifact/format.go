@@ -45,7 +45,7 @@ func Detect(head []byte) Format {
 }
 
 // open returns the tar stream inside of r, bounded, and what closes it.
-func open(r io.Reader, l Limits) (io.Reader, func(), error) {
+func open(r io.Reader, l Limits) (*boundedReader, func(), error) {
 	buffered := bufio.NewReaderSize(r, copyBuffer)
 	head, err := buffered.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -54,7 +54,7 @@ func open(r io.Reader, l Limits) (io.Reader, func(), error) {
 	if bytes.HasPrefix(head, []byte("PK\x03\x04")) {
 		return nil, nil, scafo.Errorf(scafo.CodeInvalidInput, "the artifact is a zip archive; it is to be a tar archive, plain or compressed with gzip or zstd")
 	}
-	expanded := func(r io.Reader) io.Reader { return &boundedReader{r: r, left: l.Bytes, limits: l} }
+	expanded := func(r io.Reader) *boundedReader { return &boundedReader{r: r, left: l.Bytes, limits: l} }
 	switch Detect(head) {
 	case Gzip:
 		z, err := gzip.NewReader(buffered)
@@ -88,12 +88,20 @@ func broken(err error) error {
 	return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact is no tar archive, plain or compressed with gzip or zstd")
 }
 
-// boundedReader refuses the byte behind its bound.
+// boundedReader refuses the byte behind its bound, and knows how many zeros came
+// last: at the end of an archive there is a block of them at least, and archive/tar
+// takes one that was cut off between two entries for whole.
 type boundedReader struct {
 	r      io.Reader
 	left   int64
 	limits Limits
+	zeros  int64
 }
+
+const tarBlock = 512
+
+// ended says whether what was read last may be the end of a tar archive.
+func (b *boundedReader) ended() bool { return b.zeros >= tarBlock }
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	if int64(len(p)) > b.left+1 {
@@ -104,5 +112,10 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	if b.left < 0 {
 		return 0, scafo.Errorf(scafo.CodeResourceLimit, "the artifact is larger than %d bytes once it is decompressed", b.limits.Bytes)
 	}
+	zeros := int64(n - len(bytes.TrimRight(p[:n], "\x00")))
+	if zeros == int64(n) {
+		zeros += b.zeros
+	}
+	b.zeros = zeros
 	return n, err
 }

@@ -54,6 +54,9 @@ func Unpack(ctx context.Context, archive io.Reader, dir string, l Limits) (Unpac
 	if err := u.all(tar.NewReader(stream)); err != nil {
 		return Unpacked{}, err
 	}
+	if !stream.ended() {
+		return Unpacked{}, broken(io.ErrUnexpectedEOF)
+	}
 	// Behind the end of the archive there is padding, and the compression's
 	// checksum.
 	if _, err := io.CopyBuffer(io.Discard, onlyReader{stream}, u.buf); err != nil {

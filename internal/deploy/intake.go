@@ -161,6 +161,11 @@ func (s *Service) together(a, b string) bool {
 
 // takeIn stages the body and makes the deploy.
 func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, j *job) (scafo.DeployStatus, error) {
+	select {
+	case <-s.begun:
+	case <-ctx.Done():
+		return scafo.DeployStatus{}, scafo.Wrap(ctx.Err(), scafo.CodeDraining, "this node has only just started")
+	}
 	received, err := s.receive(ctx, r.Body, j)
 	if err != nil {
 		return scafo.DeployStatus{}, err

@@ -117,10 +117,11 @@ type Service struct {
 	admitted chan struct{} // a token each deploy between its intake and the end of its publishing
 	workers  chan struct{} // a token each deploy that publishes
 
+	begun chan struct{} // closed once unfinished deploys of an earlier life are in active
+
 	mu     sync.Mutex
 	active map[string]*job          // by deploy id; guarded by mu
 	freed  map[string]chan struct{} // by application: closed when a deploy of this node ends; guarded by mu
-	began  bool                     // unfinished deploys of an earlier life are in active; guarded by mu
 	ended  bool                     // no deploy is taken any more; guarded by mu
 }
 
@@ -143,6 +144,7 @@ func New(c Config) (*Service, error) {
 		jobs:     make(chan *job, most),
 		admitted: make(chan struct{}, most),
 		workers:  make(chan struct{}, c.Limits.Concurrency),
+		begun:    make(chan struct{}),
 		active:   map[string]*job{},
 		freed:    map[string]chan struct{}{},
 	}
@@ -199,9 +201,7 @@ func (s *Service) Run(ctx context.Context) error {
 			running.Go(func() { s.scan(ctx) })
 		}
 	}
-	s.mu.Lock()
-	s.began = true
-	s.mu.Unlock()
+	close(s.begun)
 	for {
 		select {
 		case j := <-s.jobs:
@@ -227,9 +227,14 @@ func (s *Service) activate(j *job) {
 // carries says whether this node is carrying the deploy out, as far as it knows:
 // before it has looked at what its earlier life left, it knows nothing.
 func (s *Service) carries(id string) bool {
+	select {
+	case <-s.begun:
+	default:
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.active[id] != nil || !s.began
+	return s.active[id] != nil
 }
 
 // forget ends a deploy's part in this process and wakes who waits for its

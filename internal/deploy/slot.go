@@ -91,6 +91,7 @@ func (s *Service) clearHolder(ctx context.Context, holder scafo.Publishing, app 
 	if !ok {
 		return true, s.release(ctx, scafo.Deploy{DeployStatus: scafo.DeployStatus{ID: holder.Deploy, Application: app.Name}, UID: app.UID})
 	}
+	carried := s.carries(holder.Deploy)
 	doc, err := s.c.Registry.Deploy(ctx, id)
 	if scafo.CodeOf(err) == scafo.CodeNotFound {
 		return true, s.release(ctx, scafo.Deploy{DeployStatus: scafo.DeployStatus{ID: holder.Deploy, Application: app.Name}, UID: app.UID})
@@ -100,7 +101,7 @@ func (s *Service) clearHolder(ctx context.Context, holder scafo.Publishing, app 
 	}
 	d := doc.Value
 	if !d.State.Terminal() {
-		status, dead := s.judge(ctx, doc)
+		status, dead := s.judge(ctx, doc, carried)
 		if !dead {
 			return false, nil
 		}
@@ -112,14 +113,15 @@ func (s *Service) clearHolder(ctx context.Context, holder scafo.Publishing, app 
 }
 
 // judge says whether nobody carries the deploy out any more, and what its status
-// is then.
-func (s *Service) judge(ctx context.Context, doc registry.Doc[scafo.Deploy]) (scafo.DeployStatus, bool) {
+// is then. carried is what carries said before the record was read: a deploy
+// leaves this node's hands after its record has ended.
+func (s *Service) judge(ctx context.Context, doc registry.Doc[scafo.Deploy], carried bool) (scafo.DeployStatus, bool) {
 	d := doc.Value
 	if d.State.Terminal() {
 		return d.DeployStatus, false
 	}
 	if d.Node == s.c.Node {
-		if s.carries(d.ID) {
+		if carried || s.carries(d.ID) {
 			return d.DeployStatus, false
 		}
 		return restarted(d), true

@@ -13,11 +13,12 @@ import (
 // Status answers a poll, on any node. A deploy that nobody carries out any more is
 // failed, whatever its record still says; nothing is written for that.
 func (s *Service) Status(ctx context.Context, id scafo.DeployID) (scafo.DeployStatus, error) {
+	carried := s.carries(id.String())
 	doc, err := s.c.Registry.Deploy(ctx, id)
 	if err != nil {
 		return scafo.DeployStatus{}, err
 	}
-	status, _ := s.judge(ctx, doc)
+	status, _ := s.judge(ctx, doc, carried)
 	return status, nil
 }
 
@@ -30,6 +31,7 @@ func (s *Service) scan(ctx context.Context) {
 		if !ok {
 			return nil
 		}
+		carried := s.carries(id.String())
 		doc, err := s.c.Registry.Deploy(ctx, id)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -37,7 +39,7 @@ func (s *Service) scan(ctx context.Context) {
 			}
 			return nil // it was removed meanwhile, or is no record
 		}
-		if doc.Value.Node != s.c.Node || doc.Value.State.Terminal() || s.carries(id.String()) {
+		if doc.Value.Node != s.c.Node || doc.Value.State.Terminal() || carried || s.carries(id.String()) {
 			return nil
 		}
 		return s.endLost(ctx, doc)
