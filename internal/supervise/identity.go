@@ -42,6 +42,7 @@ func sinceBoot() time.Duration {
 // stat is what /proc/<pid>/stat says.
 type stat struct {
 	state      byte
+	parent     int
 	session    int
 	startTicks uint64
 }
@@ -57,16 +58,17 @@ func readStat(pid int) (stat, error) {
 		return stat{}, errors.New("/proc: no name in stat")
 	}
 	fields := strings.Fields(string(b[at+1:]))
-	const stateField, sessionField, startField = 0, 3, 19 // the third, sixth and twenty-second of all
+	const stateField, parentField, sessionField, startField = 0, 1, 3, 19 // of all: the third, fourth, sixth, twenty-second
 	if len(fields) <= startField {
 		return stat{}, errors.New("/proc: stat is too short")
 	}
-	session, err1 := strconv.Atoi(fields[sessionField])
-	ticks, err2 := strconv.ParseUint(fields[startField], 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
+	parent, err1 := strconv.Atoi(fields[parentField])
+	session, err2 := strconv.Atoi(fields[sessionField])
+	ticks, err3 := strconv.ParseUint(fields[startField], 10, 64)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return stat{}, err
 	}
-	return stat{state: fields[stateField][0], session: session, startTicks: ticks}, nil
+	return stat{state: fields[stateField][0], parent: parent, session: session, startTicks: ticks}, nil
 }
 
 // handle holds a process by a pidfd, so that its id cannot come to mean another
@@ -163,15 +165,34 @@ func (h *handle) reap(now time.Time) exit {
 		if _, err := syscall.Wait4(h.pid, &ws, syscall.WNOHANG, nil); err != nil {
 			return
 		}
-		x = exit{Exit: scafo.Exit{At: now}}
-		switch {
-		case ws.Signaled():
-			x.Code, x.Signal = -1, unix.SignalName(ws.Signal())
-		default:
-			x.Code = ws.ExitStatus()
-		}
+		x = seenExit(ws, now)
 	})
 	return x
+}
+
+func seenExit(ws syscall.WaitStatus, now time.Time) exit {
+	if ws.Signaled() {
+		return exit{Exit: scafo.Exit{Code: -1, Signal: unix.SignalName(ws.Signal()), At: now}}
+	}
+	return exit{Exit: scafo.Exit{Code: ws.ExitStatus(), At: now}}
+}
+
+// reapOwn says how the process of that record ended, if it is a zombie of this
+// very process: one that executed itself anew is still the parent of what it
+// started before. Until it is waited for, nobody else can have its id.
+func reapOwn(r record, now time.Time) (x exit, ok bool) {
+	if r.PID == 0 || r.BootID != bootID() {
+		return exit{}, false
+	}
+	st, err := readStat(r.PID)
+	if err != nil || st.state != 'Z' || st.parent != os.Getpid() || st.startTicks != r.StartTicks {
+		return exit{}, false
+	}
+	var ws syscall.WaitStatus
+	if pid, err := syscall.Wait4(r.PID, &ws, syscall.WNOHANG, nil); err != nil || pid != r.PID {
+		return exit{}, false
+	}
+	return seenExit(ws, now), true
 }
 
 // signal sends sig to the process alone.

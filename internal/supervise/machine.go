@@ -282,6 +282,11 @@ func (s *stepper) exited(x exit) {
 	s.m.probing, s.m.asking, s.m.reloading = false, false, false
 	s.m.deployment, s.m.refused = "", nil
 	if s.m.known && !s.m.wanted {
+		if x.unseen && s.m.phase == phaseStopping {
+			// Taken over, told to drain, and gone in time: its code could not be seen,
+			// and the next start need not wait for it.
+			s.m.lastExit = nil
+		}
 		s.end()
 		return
 	}

@@ -29,6 +29,9 @@ import (
 // killed: it supervises the applications that its arguments name.
 const daemonName = "test-daemon"
 
+// roles are further programs that the test binary is, by the variable that says so.
+var roles = map[string]func(value string){}
+
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case fakeName:
@@ -37,6 +40,12 @@ func TestMain(m *testing.M) {
 	case daemonName:
 		daemonMain()
 		return
+	}
+	for variable, main := range roles {
+		if os.Getenv(variable) != "" {
+			main(os.Getenv(variable))
+			return
+		}
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -12,6 +12,7 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -303,6 +304,30 @@ func (s *Supervisor) Stop(ctx context.Context, uid string, within time.Duration)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Forget removes what a stopped application left on this machine: its data
+// directory, which only speeds up a next start, and its logs. One that runs, or
+// that is wanted, is left alone with an error.
+func (s *Supervisor) Forget(uid string) error {
+	if !validUID(uid) {
+		return scafo.Errorf(scafo.CodeInvalidInput, "%q is no application's uid", uid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock() // so that none starts meanwhile
+	if _, ok := s.procs[uid]; ok {
+		return fmt.Errorf("supervise: forget %s: it runs", uid)
+	}
+	dir := filepath.Join(s.cfg.StateDir, appsDir, uid)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	lock, err := lockData(dir)
+	if err != nil {
+		return fmt.Errorf("supervise: forget %s: %w", uid, err)
+	}
+	defer lock.Close() //nolint:errcheck // removed with the rest
+	return os.RemoveAll(dir)
 }
 
 // killPatience is how long StopAll waits for processes that were killed.

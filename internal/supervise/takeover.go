@@ -112,7 +112,12 @@ func (p *process) restore(r record) {
 		// It was about to start, and did not: nothing was lost.
 		p.publish()
 	default:
-		x := exit{Exit: scafo.Exit{Code: unseenCode, At: time.Now().UTC()}, unseen: true}
+		now := time.Now().UTC()
+		if x, ok := reapOwn(r, now); ok {
+			p.apply(event{kind: evLost, exit: x})
+			return
+		}
+		x := exit{Exit: scafo.Exit{Code: unseenCode, At: now}, unseen: true}
 		if r.BootID != bootID() {
 			x.ago = sinceBoot()
 		}

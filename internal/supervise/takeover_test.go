@@ -320,3 +320,71 @@ func TestTakeOverEndsWithItsContext(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+// A process that was taken over is nobody's child: its exit code is never seen.
+// One that drained when it was told to makes the next start wait for nothing.
+func TestATakenOverProcessThatDrainedLeavesNoWait(t *testing.T) {
+	w := newWorld(t)
+	w.script("counter", script{Pointer: v1})
+	d := w.daemon("counter")
+	st := d.until(t, "counter", "ready", ready(v1))
+	d.kill()
+	const lease = 15 * time.Second
+	s, _ := w.supervise(func(c *Config) { c.Policy.FenceWait = lease })
+	s.Set(nil)
+	waitFor(t, "its end", func() bool { return len(s.Statuses()) == 0 })
+	if alivePID(st.PID) {
+		t.Error("it still runs")
+	}
+	begin := time.Now()
+	s.Set([]Want{{Application: "counter", UID: "u-counter", Version: v1}})
+	until(t, s, "counter", "ready", ready(v1))
+	if took := time.Since(begin); took >= lease {
+		t.Errorf("the next start took %v", took)
+	}
+}
+
+// What a daemon started that executed itself anew is still its child: the end of a
+// process meanwhile is seen, and no zombie stays.
+func TestTheEndOfAnOwnChildIsSeen(t *testing.T) {
+	w := newWorld(t)
+	w.script("app", script{Pointer: v1})
+	s, stop := w.supervise()
+	s.Set(one(v1))
+	st := until(t, s, "app", "ready", ready(v1))
+	stop() // as the old program of the same process
+	get(t, st.URL+"/exit?code=1")
+	waitFor(t, "a zombie", func() bool { n, err := readStat(st.PID); return err == nil && n.state == 'Z' })
+	s, _ = w.supervise()
+	list := s.Statuses()
+	if len(list) != 1 || list[0].LastExit == nil || list[0].LastExit.Code != 1 {
+		t.Errorf("statuses %+v", list)
+	}
+	if _, err := readStat(st.PID); err == nil {
+		t.Error("the zombie stays")
+	}
+}
+
+func TestForget(t *testing.T) {
+	w := newWorld(t)
+	w.script("app", script{Pointer: v1})
+	s, _ := w.supervise()
+	s.Set(one(v1))
+	until(t, s, "app", "ready", ready(v1))
+	if err := s.Forget("u1"); err == nil {
+		t.Error("a running one is forgotten")
+	}
+	s.Set(nil)
+	waitFor(t, "its end", func() bool { return len(s.Statuses()) == 0 })
+	for range 2 {
+		if err := s.Forget("u1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(w.dir, "state", "apps", "u1")); !os.IsNotExist(err) {
+		t.Errorf("its directory stays: %v", err)
+	}
+	if err := s.Forget("../u1"); scafo.CodeOf(err) != scafo.CodeInvalidInput {
+		t.Error(err)
+	}
+}
