@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
-	"github.com/scafo/scafo/internal/artifact"
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/memory"
 	"github.com/scafo/scafo/internal/registry"
@@ -97,7 +96,7 @@ func (r *runtime) Publish(ctx context.Context, app scafo.Application, project, c
 			break
 		}
 		if !errors.Is(err, bucket.ErrRefused) {
-			return Published{}, err
+			return Published{}, scafo.Wrap(err, scafo.CodePublishFailed, "Error: the bucket failed")
 		}
 	}
 	if r.after != nil {
@@ -177,7 +176,7 @@ func (w *world) start(id string, opts ...option) *node {
 		Node: id, Bucket: w.store, Fleet: n.fleet, Limits: testLimits, Staging: filepath.Join(w.t.TempDir(), "staging"),
 		MayServeTogether: func(a, b string) bool { return a == "celld 0.6.1" && b == "celld 0.6.2" },
 		RollingPairs:     func(string) []string { return []string{"0.6.1"} },
-		Log:              slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
+		Log:              slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	for _, o := range opts {
 		o(&c)
@@ -362,4 +361,15 @@ func (w *world) check(nodes ...*node) {
 	}
 }
 
-var _ = artifact.ConfigNames
+func bodyOf(b []byte) io.Reader { return bytes.NewReader(b) }
+
+// deploys are the ids of all records.
+func (w *world) deploys() []scafo.DeployID {
+	var out []scafo.DeployID
+	for key := range w.store.Dump() {
+		if id, ok := deployOf(key); ok {
+			out = append(out, id)
+		}
+	}
+	return out
+}

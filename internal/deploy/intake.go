@@ -13,7 +13,6 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/artifact"
-	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -187,13 +186,10 @@ func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, 
 	}
 	s.activate(j)
 	if err := s.c.Registry.CreateDeploy(ctx, j.deploy); err != nil {
-		if errors.Is(err, bucket.ErrUnknown) {
-			// There may be a record all the same, and it must come to an end.
-			j.fault = err
-			s.jobs <- j
-			return scafo.DeployStatus{}, keptJob{err}
-		}
-		return scafo.DeployStatus{}, err
+		// There may be a record all the same, and then it must come to an end.
+		j.fault = err
+		s.jobs <- j
+		return scafo.DeployStatus{}, keptJob{err}
 	}
 	status := j.deploy.DeployStatus
 	s.event("deploy.accepted", j, "seq", seq, "bytes", received.Size, "sha256", received.SHA256)

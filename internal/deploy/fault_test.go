@@ -1,0 +1,173 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket/fault"
+)
+
+var errEOF = io.EOF
+
+// calls is how many bucket calls the second deploy of an application makes, its
+// settling left out.
+func (w *world) calls(t *testing.T) int {
+	t.Helper()
+	f := fault.New(w.store)
+	n := w.start("a", through(f)).run()
+	defer n.stop()
+	n.deploy("shop", "v1")
+	f.Reset()
+	st := n.mustAccept("shop", project(t, "v2"))
+	n.idle()
+	if d := w.record(st); d.State != scafo.DeployDeployed {
+		t.Fatalf("%+v", d.DeployStatus)
+	}
+	return len(f.Calls())
+}
+
+// Every single call of a deploy meets every fault once. Whatever happens, the
+// deploy ends, and the application is what its record says.
+func TestEachCallFails(t *testing.T) {
+	var calls int
+	bubble(t, func(t *testing.T, w *world) { calls = w.calls(t) })
+	if calls < 15 || calls > 60 {
+		t.Fatalf("a deploy makes %d calls", calls)
+	}
+	for _, kind := range []fault.Kind{fault.Unavailable, fault.Throttled, fault.LostNotApplied, fault.LostApplied, fault.Refused} {
+		for call := range calls {
+			t.Run(fmt.Sprintf("%d at %d", kind, call+1), func(t *testing.T) {
+				bubble(t, func(t *testing.T, w *world) {
+					f := fault.New(w.store)
+					n := w.start("a", through(f)).run()
+					defer n.stop()
+					n.deploy("shop", "v1")
+					f.Inject(fault.Rule{Skip: call, Times: 1, Kind: kind})
+					st, err := n.accept("shop", project(t, "v2"))
+					if err == nil {
+						id, _ := scafo.ParseDeployID(st.ID)
+						st = n.await(id)
+						if st.State == scafo.DeployFailed && st.Code == scafo.CodeInternal {
+							t.Errorf("ended as %+v", st)
+						}
+					} else if scafo.CodeOf(err) != scafo.CodeStoreUnavailable {
+						t.Errorf("refused with %v", err)
+					}
+					n.idle()
+					w.check(n)
+					if st := n.deploy("shop", "v3"); st.State != scafo.DeployDeployed {
+						t.Errorf("the next one ended as %+v", st)
+					}
+					w.check(n)
+				})
+			})
+		}
+	}
+}
+
+// The process ends at every single call of a deploy, before it and after it, and
+// is started anew at once. The deploy ends, deployed if it can be; nothing is held.
+func TestCrashAtEachCall(t *testing.T) {
+	var calls int
+	bubble(t, func(t *testing.T, w *world) { calls = w.calls(t) })
+	for _, kind := range []fault.Kind{fault.CrashBefore, fault.CrashAfter} {
+		for call := range calls {
+			t.Run(fmt.Sprintf("%d at %d", kind, call+1), func(t *testing.T) {
+				bubble(t, func(t *testing.T, w *world) {
+					staging := filepath.Join(t.TempDir(), "staging")
+					f := fault.New(w.store)
+					n := w.start("a", through(f), stagedIn(staging)).run()
+					n.deploy("shop", "v1")
+					f.Inject(fault.Rule{Skip: call, Times: 1, Kind: kind})
+					crashed := make(chan struct{})
+					f.OnCrash(func() { n.cancel(); close(crashed) })
+					ctx, cancel := context.WithCancel(context.Background())
+					accepted := make(chan error)
+					go func() {
+						_, err := n.Accept(ctx, Request{Application: "shop", Caller: "op", Body: bodyOf(project(t, "v2"))})
+						accepted <- err
+					}()
+					select {
+					case <-crashed:
+					case <-time.After(time.Hour):
+						t.Fatal("there was no such call")
+					}
+					cancel()
+					<-accepted
+					<-n.done
+					time.Sleep(5 * time.Second)
+					n = w.start("a", stagedIn(staging)).run()
+					defer n.stop()
+					n.idle()
+					for _, id := range w.deploys() {
+						n.await(id)
+					}
+					n.idle()
+					if st := n.deploy("shop", "v3"); st.State != scafo.DeployDeployed {
+						t.Errorf("the next one ended as %+v", st)
+					}
+					w.check(n)
+				})
+			})
+		}
+	}
+}
+
+// The bucket goes away while a deploy is under way, and comes back.
+func TestOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		f := fault.New(w.store)
+		n := w.start("a", through(f)).run()
+		defer n.stop()
+		n.deploy("shop", "v1")
+		n.runtime.after = func(context.Context, string) error { f.SetDown(true); return nil }
+		id := n.mustAccept("shop", project(t, "v2"))
+		time.Sleep(20 * time.Second)
+		if _, err := n.accept("shop", project(t, "v3")); scafo.CodeOf(err) != scafo.CodeStoreUnavailable {
+			t.Errorf("meanwhile: %v", err)
+		}
+		n.runtime.after = nil
+		f.SetDown(false)
+		st := n.await(id)
+		if st.State != scafo.DeployFailed || st.Code != scafo.CodeStoreUnavailable {
+			t.Errorf("ended as %+v", st)
+		}
+		n.idle()
+		w.check(n)
+		if st := n.deploy("shop", "v4"); st.State != scafo.DeployDeployed {
+			t.Errorf("ended as %+v", st)
+		}
+		w.check(n)
+	})
+}
+
+// A bucket that stays away for longer than a failed deploy tries to undo what it
+// did: the next one does it.
+func TestLongOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		f := fault.New(w.store)
+		n := w.start("a", through(f)).run()
+		defer n.stop()
+		n.deploy("shop", "v1")
+		n.runtime.after = func(context.Context, string) error { f.SetDown(true); return nil }
+		id := n.mustAccept("shop", project(t, "v2"))
+		time.Sleep(10 * time.Minute)
+		n.runtime.after = nil
+		f.SetDown(false)
+		if st := n.await(id); st.State != scafo.DeployFailed {
+			t.Errorf("ended as %+v", st)
+		}
+		n.idle()
+		n.fleet.settle = refusing("v3")
+		n.deploy("shop", "v3")
+		if got := w.pointer("shop"); got != string(pointerOf("v1")) {
+			t.Errorf("the pointer is %s", got)
+		}
+		w.check(n)
+	})
+}
