@@ -65,7 +65,9 @@ type Cluster struct {
 	UnsafePublicAddress bool          // admits a public Listen or Advertise
 	Key                 string        // shared by the application's instances, 32 bytes or more
 	StopTimeout         time.Duration // from SIGTERM to exit at the most; 0: DefaultStopTimeout
-	TimeDivisor         int           // tests: divides the lease and its rounds; 0: 1
+	// TimeDivisor is for tests: it divides the lease and its rounds, and with them
+	// the 2 s by which the store's Date header may be off. 0: 1.
+	TimeDivisor int
 }
 
 func (c *Cluster) stopTimeout() time.Duration {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -278,5 +280,47 @@ func TestRefusesWhatCannotRun(t *testing.T) {
 		if _, err := instance.Start(t.Context(), s); err == nil {
 			t.Errorf("%s: started", name)
 		}
+	}
+}
+
+// TestOutlivesTheThreadThatAskedForIt: a parent-death signal follows the thread
+// that forked, not the process.
+func TestOutlivesTheThreadThatAskedForIt(t *testing.T) {
+	d := deployment(t, layout.Manifest{Main: "index.js"}, map[string]string{"index.js": "export default { fetch() { return new Response('ok') } }"}, nil)
+	started := make(chan *instance.Instance)
+	tid, ended := make(chan int), make(chan struct{})
+	defer close(ended)
+	var run func()
+	run = func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if syscall.Gettid() == syscall.Getpid() {
+			go run() // the main thread does not end: take another one, while this is held
+			<-ended
+			return
+		}
+		i, _ := launch(t, instance.Spec{Deployment: d})
+		started <- i
+		tid <- syscall.Gettid()
+	}
+	go run()
+	i := <-started
+	thread := <-tid
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		_, err := os.Stat("/proc/self/task/" + strconv.Itoa(thread))
+		if errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the thread did not end")
+		}
+		runtime.Gosched()
+	}
+	if err := i.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := get(t, "http://"+i.Addr()+"/"); status != 200 || body != "ok" {
+		t.Errorf("answered %d %q", status, body)
 	}
 }
