@@ -412,3 +412,7 @@ func (s *fakeSupervisor) settings(f func(s *fakeSupervisor)) {
 	defer s.mu.Unlock()
 	f(s)
 }
+
+func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}
