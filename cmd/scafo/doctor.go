@@ -132,7 +132,7 @@ func diagnoseRuntime(ctx context.Context, l *config.Loaded) finding {
 	if err != nil {
 		return finding{"runtime", "fail", err.Error()}
 	}
-	v, err := celld.Version(ctx, path)
+	v, err := celld.Version(ctx, path, celld.Pairs(l.Celld.Env)...)
 	if err != nil {
 		return finding{"runtime", "fail", err.Error()}
 	}

@@ -207,11 +207,11 @@ func (n *Node) openRuntime(ctx context.Context) error {
 		return fmt.Errorf("the runtime (celld.command): %w", err)
 	}
 	n.Command = path
-	if n.CelldVersion, err = celld.Version(ctx, path); err != nil {
-		return fmt.Errorf("the runtime (celld.command) %s: %w", path, err)
-	}
 	if err := celld.CheckExtra(n.c.Celld.Env); err != nil {
 		return fmt.Errorf("celld.env: %w", err)
+	}
+	if n.CelldVersion, err = celld.Version(ctx, path, celld.Pairs(n.c.Celld.Env)...); err != nil {
+		return fmt.Errorf("the runtime (celld.command) %s: %w", path, err)
 	}
 	if err := confine.Supported(); err != nil {
 		n.log.Warn("deploys run unconfined: a hostile project could read what this user can", "cause", err)

@@ -26,7 +26,7 @@ type publisher struct {
 
 func newPublisher(command string, store *Store, env map[string]string) *publisher {
 	p := &publisher{command: command, store: store, env: env}
-	p.version = onceGood(func(ctx context.Context) (string, error) { return celld.Version(ctx, command) })
+	p.version = onceGood(func(ctx context.Context) (string, error) { return celld.Version(ctx, command, celld.Pairs(env)...) })
 	return p
 }
 
@@ -58,7 +58,7 @@ func (p *publisher) Publish(ctx context.Context, app scafo.Application, project,
 	if err != nil {
 		return deploy.Published{}, scafo.Wrap(err, scafo.CodeStoreUnavailable, "the bucket's credentials cannot be resolved")
 	}
-	env := celld.Env(creds, celld.EnvParams{Extra: p.env})
+	env := celld.Env(creds, celld.EnvParams{Extra: p.env, Inherit: os.LookupEnv})
 	env = append(env, "TMPDIR="+scratch, "HOME="+scratch)
 	d := celld.Deploy{
 		Command: p.command, Project: config, Target: p.store.Target(app.Name, app.UID), Env: env,
