@@ -125,13 +125,12 @@ func TestOutage(t *testing.T) {
 		n := w.start("a", through(f)).run()
 		defer n.stop()
 		n.deploy("shop", "v1")
-		n.runtime.after = func(context.Context, string) error { f.SetDown(true); return nil }
+		n.runtime.after = downOn(f, "v2")
 		id := n.mustAccept("shop", project(t, "v2"))
 		time.Sleep(20 * time.Second)
 		if _, err := n.accept("shop", project(t, "v3")); scafo.CodeOf(err) != scafo.CodeStoreUnavailable {
 			t.Errorf("meanwhile: %v", err)
 		}
-		n.runtime.after = nil
 		f.SetDown(false)
 		st := n.await(id)
 		if st.State != scafo.DeployFailed || st.Code != scafo.CodeStoreUnavailable {
@@ -154,10 +153,9 @@ func TestLongOutage(t *testing.T) {
 		n := w.start("a", through(f)).run()
 		defer n.stop()
 		n.deploy("shop", "v1")
-		n.runtime.after = func(context.Context, string) error { f.SetDown(true); return nil }
+		n.runtime.after = downOn(f, "v2")
 		id := n.mustAccept("shop", project(t, "v2"))
 		time.Sleep(10 * time.Minute)
-		n.runtime.after = nil
 		f.SetDown(false)
 		if st := n.await(id); st.State != scafo.DeployFailed {
 			t.Errorf("ended as %+v", st)
@@ -170,4 +168,14 @@ func TestLongOutage(t *testing.T) {
 		}
 		w.check(n)
 	})
+}
+
+// downOn takes the bucket away once a version is published.
+func downOn(f *fault.Store, version string) func(context.Context, string) error {
+	return func(_ context.Context, v string) error {
+		if v == version {
+			f.SetDown(true)
+		}
+		return nil
+	}
 }
