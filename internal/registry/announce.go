@@ -28,6 +28,7 @@ type announcer struct {
 	mu      sync.Mutex
 	keys    []string                        // not announced yet; guarded by mu
 	waiters []chan error                    // of the next write; guarded by mu
+	left    bool                            // keys that nobody waits for are to be written too; guarded by mu
 	running bool                            // a goroutine is writing; guarded by mu
 	heard   func(context.Context, []string) // told of each call's keys; guarded by mu
 	saved   int                             // announcements that may be made at once; guarded by mu
@@ -38,7 +39,7 @@ type announcer struct {
 }
 
 // Announce tells the fleet that documents changed, and returns once it can be
-// read. Without keys it announces what an earlier call could not, if anything.
+// read. When that fails the keys stay with the next announcement.
 func (r *Registry) Announce(ctx context.Context, keys ...string) error {
 	a := &r.tell
 	a.mu.Lock()
@@ -48,18 +49,15 @@ func (r *Registry) Announce(ctx context.Context, keys ...string) error {
 		}
 	}
 	heard := a.heard
-	if len(a.keys) == 0 {
+	if len(keys) == 0 {
 		a.mu.Unlock()
 		return nil
 	}
 	done := make(chan error, 1)
 	a.waiters = append(a.waiters, done)
-	if !a.running {
-		a.running = true
-		go r.announce(context.WithoutCancel(ctx))
-	}
+	a.start(ctx, r)
 	a.mu.Unlock()
-	if heard != nil && len(keys) > 0 {
+	if heard != nil {
 		heard(ctx, keys)
 	}
 	select {
@@ -87,13 +85,34 @@ func (r *Registry) Unannounced() int {
 	return len(r.tell.keys)
 }
 
+// announceLeft begins to announce what an earlier call could not, and waits for
+// nothing.
+func (r *Registry) announceLeft(ctx context.Context) {
+	r.tell.mu.Lock()
+	defer r.tell.mu.Unlock()
+	if len(r.tell.keys) > 0 && !r.tell.running {
+		r.tell.left = true
+		r.tell.start(ctx, r)
+	}
+}
+
+// start makes sure that a goroutine writes. It ends by itself: each of its writes
+// is bounded, and it makes no more of them than somebody asks for. The caller
+// holds mu.
+func (a *announcer) start(ctx context.Context, r *Registry) {
+	if !a.running {
+		a.running = true
+		go r.announce(context.WithoutCancel(ctx))
+	}
+}
+
 // announce writes the revision until nobody waits for it any more, and ends.
 func (r *Registry) announce(ctx context.Context) {
 	ctx = meter.With(ctx, "revision")
 	a := &r.tell
 	for {
 		a.mu.Lock()
-		if len(a.waiters) == 0 {
+		if len(a.waiters) == 0 && !a.left {
 			a.running = false
 			a.mu.Unlock()
 			return
@@ -107,7 +126,7 @@ func (r *Registry) announce(ctx context.Context) {
 		}
 		a.mu.Lock()
 		keys, waiters := a.keys, a.waiters
-		a.keys, a.waiters = nil, nil
+		a.keys, a.waiters, a.left = nil, nil, false
 		a.mu.Unlock()
 		err := r.writeRevision(ctx, keys)
 		if err != nil {

@@ -128,7 +128,7 @@ func (f *Follower) Hint(keys ...string) {
 	f.hintMu.Lock()
 	defer f.hintMu.Unlock()
 	for _, k := range keys {
-		if len(f.hints) < maxHints && f.tableOf(k) != nil {
+		if len(f.hints) < maxHints && wellFormed(k) && f.tableOf(k) != nil {
 			f.hints[k] = struct{}{}
 		}
 	}
@@ -191,7 +191,7 @@ func (f *Follower) readRevision(ctx context.Context) error {
 		f.listing = true
 	}
 	for _, k := range keys {
-		if f.tableOf(k) != nil {
+		if wellFormed(k) && f.tableOf(k) != nil {
 			f.dirty[k] = struct{}{}
 		}
 	}

@@ -119,6 +119,23 @@ func KeyID(prefix, key string) (id string, ok bool) {
 	return id, true
 }
 
+// MaxSegment bounds what stands between two slashes of a key, in bytes.
+const MaxSegment = 199
+
+// wellFormed reports whether a key that somebody else named can be one of a
+// document here.
+func wellFormed(key string) bool {
+	if !strings.HasSuffix(key, suffix) {
+		return false
+	}
+	for s := range strings.SplitSeq(key, "/") {
+		if s == "" || s[0] == '.' || len(s) > MaxSegment {
+			return false
+		}
+	}
+	return true
+}
+
 // maxVersion bounds the version of a deployment, which a runtime chooses.
 const maxVersion = 128
 

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"maps"
 
 	"github.com/scafo/scafo"
@@ -58,7 +57,7 @@ func (r *Registry) RegisterNode(ctx context.Context, n scafo.Node) (scafo.Node, 
 
 // WriteHeartbeat writes what the node says of itself; only the node itself does.
 // It is one request when nobody else wrote it. A change is announced, a renewal is
-// not. What an earlier call could not announce is announced on the way.
+// not. What an earlier call could not announce follows on the way.
 func (r *Registry) WriteHeartbeat(ctx context.Context, h scafo.Heartbeat, announce bool) error {
 	ctx = meter.With(ctx, "heartbeat")
 	if _, err := scafo.ParseID(kindNode, h.Node); err != nil {
@@ -85,11 +84,6 @@ func (r *Registry) WriteHeartbeat(ctx context.Context, h scafo.Heartbeat, announ
 	if announce {
 		return r.Announce(ctx, key)
 	}
-	if r.Unannounced() > 0 {
-		var e *scafo.Error
-		if err := r.Announce(ctx); err != nil && !errors.As(err, &e) {
-			return err
-		}
-	}
+	r.announceLeft(ctx)
 	return nil
 }
