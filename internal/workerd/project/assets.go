@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
+	"github.com/scafo/scafo/internal/wrangler/bundle"
 )
 
 // Files at the top of an assets directory that are never served themselves.
@@ -37,10 +39,10 @@ func (p *Project) collectAssets(ctx context.Context) (*layout.Assets, []layout.A
 	c := p.Config.Assets
 	dir, err := p.inside(filepath.Join(p.Dir, filepath.FromSlash(c.Directory)))
 	if err != nil {
-		return nil, nil, c.at.errorf("assets.directory %q: %v", c.Directory, err)
+		return nil, nil, c.at.Errorf("assets.directory %q: %v", c.Directory, err)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, nil, c.at.errorf("assets.directory %q is no directory", c.Directory)
+		return nil, nil, c.at.Errorf("assets.directory %q is no directory", c.Directory)
 	}
 	a := c.manifest()
 	var patterns string
@@ -53,7 +55,7 @@ func (p *Project) collectAssets(ctx context.Context) (*layout.Assets, []layout.A
 			return nil, nil, err
 		}
 	}
-	files, err := p.listAssets(dir, parseIgnore(patterns))
+	files, err := p.listAssets(dir, wrangler.ParseIgnore(patterns))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,12 +93,12 @@ func (p *Project) readSmall(name string, most int64) (string, error) {
 	if !utf8.Valid(b) {
 		return "", fmt.Errorf("%s is not UTF-8", shown)
 	}
-	return strings.TrimPrefix(string(b), string(byteOrderMark)), nil
+	return strings.TrimPrefix(string(b), string(wrangler.ByteOrderMark)), nil
 }
 
 // listAssets finds the files that are served, sorted by path, and holds them to
 // the limits.
-func (p *Project) listAssets(dir string, ignored ignore) ([]layout.AssetFile, error) {
+func (p *Project) listAssets(dir string, ignored wrangler.Ignore) ([]layout.AssetFile, error) {
 	var out []layout.AssetFile
 	var total int64
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
@@ -112,7 +114,7 @@ func (p *Project) listAssets(dir string, ignored ignore) ([]layout.AssetFile, er
 			return nil
 		}
 		if d.IsDir() {
-			if ignored.matchOne(rel, true) {
+			if ignored.MatchOne(rel, true) {
 				return fs.SkipDir
 			}
 			if rel == workerFile {
@@ -120,7 +122,7 @@ func (p *Project) listAssets(dir string, ignored ignore) ([]layout.AssetFile, er
 			}
 			return nil
 		}
-		if rel == ignoreFile || rel == headersFile || rel == redirectsFile || ignored.match(rel) {
+		if rel == ignoreFile || rel == headersFile || rel == redirectsFile || ignored.Match(rel) {
 			return nil
 		}
 		if rel == workerFile {
@@ -201,9 +203,6 @@ func digestAll(ctx context.Context, files []layout.AssetFile) error {
 	return g.Wait()
 }
 
-// errOutside: a path leads out of the project.
-var errOutside = errors.New("it lies outside the project")
-
 // inside follows the links of a path and refuses one that ends outside the
 // project.
 func (p *Project) inside(name string) (string, error) {
@@ -218,7 +217,7 @@ func (p *Project) inside(name string) (string, error) {
 	}
 	rel, err := filepath.Rel(p.Dir, real)
 	if err != nil || !filepath.IsLocal(rel) {
-		return "", errOutside
+		return "", bundle.ErrOutside
 	}
 	return real, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // The names of a configuration, in the order in which they are looked for.
@@ -17,6 +18,9 @@ var configNames = []string{"wrangler.jsonc", "wrangler.json"}
 
 // maxConfig bounds a configuration file.
 const maxConfig = 1 << 20
+
+// ConfigError is something wrong in a project's configuration, and where.
+type ConfigError = wrangler.ConfigError
 
 // Config is what a Wrangler configuration asks for.
 type Config struct {
@@ -29,7 +33,7 @@ type Config struct {
 	Classes            []layout.Class
 	Assets             *Assets
 	Define             map[string]string
-	Rules              []Rule
+	Rules              []wrangler.Rule
 	NoBundle           bool
 }
 
@@ -41,14 +45,7 @@ type Assets struct {
 	NotFoundHandling string
 	RunWorkerFirst   json.RawMessage
 
-	at *value
-}
-
-// Rule says how files that match are loaded when they are imported.
-type Rule struct {
-	Type        string
-	Globs       []string
-	Fallthrough bool
+	at *wrangler.Value
 }
 
 // Project is a directory with its configuration.
@@ -57,7 +54,7 @@ type Project struct {
 	File   string // the configuration's name, for messages
 	Config Config
 
-	mainAt *value
+	mainAt *wrangler.Value
 }
 
 // Open reads the configuration of a project: path is its directory, or the
@@ -107,41 +104,41 @@ func readConfig(name string) ([]byte, error) {
 
 // read fills the configuration from its text.
 func (p *Project) read(text []byte) error {
-	v, err := parse(p.File, text)
+	v, err := wrangler.Parse(p.File, text)
 	if err != nil {
 		return err
 	}
-	if v.kind != '{' {
-		return v.errorf("the configuration is %s, want an object", v.kindName())
+	if v.Kind != '{' {
+		return v.Errorf("the configuration is %s, want an object", v.KindName())
 	}
 	c := &p.Config
 	var bindings []boundClass
 	var migrated []migration
-	taken := map[string]func(*value) error{
-		"$schema":            func(*value) error { return nil },
-		"name":               into("name", &c.Name),
-		"main":               func(v *value) (err error) { p.mainAt = v; c.Main, err = v.string("main"); return err },
-		"compatibility_date": into("compatibility_date", &c.CompatibilityDate),
-		"compatibility_flags": func(v *value) (err error) {
-			c.CompatibilityFlags, err = v.strings("compatibility_flags")
+	taken := map[string]func(*wrangler.Value) error{
+		"$schema":            func(*wrangler.Value) error { return nil },
+		"name":               wrangler.Into("name", &c.Name),
+		"main":               func(v *wrangler.Value) (err error) { p.mainAt = v; c.Main, err = v.Text("main"); return err },
+		"compatibility_date": wrangler.Into("compatibility_date", &c.CompatibilityDate),
+		"compatibility_flags": func(v *wrangler.Value) (err error) {
+			c.CompatibilityFlags, err = v.Texts("compatibility_flags")
 			return err
 		},
-		"no_bundle":       func(v *value) (err error) { c.NoBundle, err = v.boolean("no_bundle"); return err },
-		"vars":            func(v *value) (err error) { c.Vars, err = readVars(v); return err },
-		"define":          func(v *value) (err error) { c.Define, err = readDefine(v); return err },
-		"rules":           func(v *value) (err error) { c.Rules, err = readRules(v); return err },
-		"assets":          func(v *value) (err error) { c.Assets, err = readAssets(v); return err },
-		"migrations":      func(v *value) (err error) { migrated, err = readMigrations(v); return err },
-		"durable_objects": func(v *value) (err error) { bindings, err = readBindings(v); return err },
+		"no_bundle":       func(v *wrangler.Value) (err error) { c.NoBundle, err = v.Bool("no_bundle"); return err },
+		"vars":            func(v *wrangler.Value) (err error) { c.Vars, err = readVars(v); return err },
+		"define":          func(v *wrangler.Value) (err error) { c.Define, err = readDefine(v); return err },
+		"rules":           func(v *wrangler.Value) (err error) { c.Rules, err = wrangler.ReadRules(v); return err },
+		"assets":          func(v *wrangler.Value) (err error) { c.Assets, err = readAssets(v); return err },
+		"migrations":      func(v *wrangler.Value) (err error) { migrated, err = readMigrations(v); return err },
+		"durable_objects": func(v *wrangler.Value) (err error) { bindings, err = readBindings(v); return err },
 		"triggers":        readTriggers,
 	}
-	for i := range v.fields {
-		m := &v.fields[i]
-		fn, ok := taken[m.name]
+	for i := range v.Fields {
+		m := &v.Fields[i]
+		fn, ok := taken[m.Name]
 		if !ok {
 			return refuseKey(m, taken)
 		}
-		if err := fn(m.value); err != nil {
+		if err := fn(m.Value); err != nil {
 			return err
 		}
 	}
@@ -155,39 +152,39 @@ func (p *Project) read(text []byte) error {
 }
 
 // complete checks what concerns several keys.
-func (p *Project) complete(top *value) error {
+func (p *Project) complete(top *wrangler.Value) error {
 	c := &p.Config
-	at := func(key string) *value {
-		for i := range top.fields {
-			if top.fields[i].name == key {
-				return top.fields[i].value
+	at := func(key string) *wrangler.Value {
+		for i := range top.Fields {
+			if top.Fields[i].Name == key {
+				return top.Fields[i].Value
 			}
 		}
 		return top
 	}
 	switch {
 	case c.Name == "":
-		return at("name").errorf(`"name" is missing`)
+		return at("name").Errorf(`"name" is missing`)
 	case !layout.ValidScript(c.Name):
-		return at("name").errorf("name %q: want letters, digits, hyphens and underscores, at most 63, no hyphen in front", c.Name)
+		return at("name").Errorf("name %q: want letters, digits, hyphens and underscores, at most 63, no hyphen in front", c.Name)
 	case c.CompatibilityDate == "":
-		return at("compatibility_date").errorf(`"compatibility_date" is missing: set it to the day on which the Worker was last tested, as YYYY-MM-DD`)
+		return at("compatibility_date").Errorf(`"compatibility_date" is missing: set it to the day on which the Worker was last tested, as YYYY-MM-DD`)
 	case c.Main == "" && c.Assets == nil:
-		return at("main").errorf(`neither "main" nor "assets": there is nothing to serve`)
+		return at("main").Errorf(`neither "main" nor "assets": there is nothing to serve`)
 	case c.Main == "" && (len(c.DurableObjects) > 0 || len(c.Classes) > 0):
-		return at("main").errorf(`Durable Objects need a Worker: "main" is missing`)
+		return at("main").Errorf(`Durable Objects need a Worker: "main" is missing`)
 	case c.Assets != nil && c.Main == "" && c.Assets.Binding != "":
-		return c.Assets.at.errorf(`assets.binding needs a Worker: "main" is missing`)
+		return c.Assets.at.Errorf(`assets.binding needs a Worker: "main" is missing`)
 	case c.Assets != nil && c.Main == "" && len(c.Assets.RunWorkerFirst) > 0 && string(c.Assets.RunWorkerFirst) != "false":
-		return c.Assets.at.errorf(`assets.run_worker_first needs a Worker: "main" is missing`)
+		return c.Assets.at.Errorf(`assets.run_worker_first needs a Worker: "main" is missing`)
 	}
 	if _, err := time.Parse(time.DateOnly, c.CompatibilityDate); err != nil {
-		return at("compatibility_date").errorf("compatibility_date %q is no day as YYYY-MM-DD", c.CompatibilityDate)
+		return at("compatibility_date").Errorf("compatibility_date %q is no day as YYYY-MM-DD", c.CompatibilityDate)
 	}
 	names := map[string]string{}
 	for _, b := range c.bindingNames() {
 		if by, ok := names[b[0]]; ok {
-			return top.errorf("the binding %q is given by %s and by %s", b[0], by, b[1])
+			return top.Errorf("the binding %q is given by %s and by %s", b[0], by, b[1])
 		}
 		names[b[0]] = b[1]
 	}
@@ -209,66 +206,66 @@ func (c *Config) bindingNames() [][2]string {
 	return out
 }
 
-func readVars(v *value) (map[string]json.RawMessage, error) {
-	if v.kind != '{' {
-		return nil, v.errorf("vars is %s, want an object", v.kindName())
+func readVars(v *wrangler.Value) (map[string]json.RawMessage, error) {
+	if v.Kind != '{' {
+		return nil, v.Errorf("vars is %s, want an object", v.KindName())
 	}
 	out := map[string]json.RawMessage{}
-	for _, m := range v.fields {
-		if m.name == "" {
-			return nil, m.errorf("a variable without a name")
+	for _, m := range v.Fields {
+		if m.Name == "" {
+			return nil, m.Errorf("a variable without a name")
 		}
-		out[m.name] = m.value.raw
+		out[m.Name] = m.Value.Raw
 	}
 	return out, nil
 }
 
-func readDefine(v *value) (map[string]string, error) {
-	if v.kind != '{' {
-		return nil, v.errorf("define is %s, want an object", v.kindName())
+func readDefine(v *wrangler.Value) (map[string]string, error) {
+	if v.Kind != '{' {
+		return nil, v.Errorf("define is %s, want an object", v.KindName())
 	}
 	out := map[string]string{}
-	for _, m := range v.fields {
-		s, err := m.value.string("define." + m.name)
+	for _, m := range v.Fields {
+		s, err := m.Value.Text("define." + m.Name)
 		if err != nil {
 			return nil, err
 		}
-		out[m.name] = s
+		out[m.Name] = s
 	}
 	return out, nil
 }
 
-func readTriggers(v *value) error {
-	return v.object("triggers", map[string]func(*value) error{
-		"crons": func(v *value) error {
-			return v.each("triggers.crons", func(item *value) error {
-				return item.errorf("triggers.crons: %s", notYet)
+func readTriggers(v *wrangler.Value) error {
+	return v.Object("triggers", map[string]func(*wrangler.Value) error{
+		"crons": func(v *wrangler.Value) error {
+			return v.Each("triggers.crons", func(item *wrangler.Value) error {
+				return item.Errorf("triggers.crons: %s", notYet)
 			})
 		},
 	})
 }
 
-func readAssets(v *value) (*Assets, error) {
+func readAssets(v *wrangler.Value) (*Assets, error) {
 	a := &Assets{at: v}
-	err := v.object("assets", map[string]func(*value) error{
-		"directory": into("assets.directory", &a.Directory),
-		"binding":   into("assets.binding", &a.Binding),
-		"html_handling": oneOf("assets.html_handling", &a.HTMLHandling,
+	err := v.Object("assets", map[string]func(*wrangler.Value) error{
+		"directory": wrangler.Into("assets.directory", &a.Directory),
+		"binding":   wrangler.Into("assets.binding", &a.Binding),
+		"html_handling": wrangler.OneOf("assets.html_handling", &a.HTMLHandling,
 			"auto-trailing-slash", "force-trailing-slash", "drop-trailing-slash", "none"),
-		"not_found_handling": oneOf("assets.not_found_handling", &a.NotFoundHandling,
+		"not_found_handling": wrangler.OneOf("assets.not_found_handling", &a.NotFoundHandling,
 			"single-page-application", "404-page", "none"),
-		"run_worker_first": func(v *value) error {
-			a.RunWorkerFirst = v.raw
-			if v.kind == '[' {
-				_, err := v.strings("assets.run_worker_first")
+		"run_worker_first": func(v *wrangler.Value) error {
+			a.RunWorkerFirst = v.Raw
+			if v.Kind == '[' {
+				_, err := v.Texts("assets.run_worker_first")
 				return err
 			}
-			_, err := v.boolean("assets.run_worker_first")
+			_, err := v.Bool("assets.run_worker_first")
 			return err
 		},
 	})
 	if err == nil && a.Directory == "" {
-		err = v.errorf(`assets has no "directory"`)
+		err = v.Errorf(`assets has no "directory"`)
 	}
 	return a, err
 }

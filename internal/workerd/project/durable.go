@@ -6,32 +6,33 @@ import (
 	"slices"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // boundClass is a binding as it is written.
 type boundClass struct {
 	layout.DurableObject
-	at *value
+	at *wrangler.Value
 }
 
-func readBindings(v *value) ([]boundClass, error) {
+func readBindings(v *wrangler.Value) ([]boundClass, error) {
 	var out []boundClass
-	err := v.object("durable_objects", map[string]func(*value) error{
-		"bindings": func(v *value) error {
-			return v.each("durable_objects.bindings", func(item *value) error {
+	err := v.Object("durable_objects", map[string]func(*wrangler.Value) error{
+		"bindings": func(v *wrangler.Value) error {
+			return v.Each("durable_objects.bindings", func(item *wrangler.Value) error {
 				b := boundClass{at: item}
-				err := item.object("a binding of durable_objects", map[string]func(*value) error{
-					"name":       into("a binding's name", &b.Binding),
-					"class_name": into("a binding's class_name", &b.Class),
-					"script_name": func(v *value) error {
-						return v.errorf("script_name: this release does not serve objects of another Worker: bring the class into this one")
+				err := item.Object("a binding of durable_objects", map[string]func(*wrangler.Value) error{
+					"name":       wrangler.Into("a binding's name", &b.Binding),
+					"class_name": wrangler.Into("a binding's class_name", &b.Class),
+					"script_name": func(v *wrangler.Value) error {
+						return v.Errorf("script_name: this release does not serve objects of another Worker: bring the class into this one")
 					},
-					"environment": func(v *value) error {
-						return v.errorf("environment: this release does not serve objects of another Worker: bring the class into this one")
+					"environment": func(v *wrangler.Value) error {
+						return v.Errorf("environment: this release does not serve objects of another Worker: bring the class into this one")
 					},
 				})
 				if err == nil && (b.Binding == "" || b.Class == "") {
-					err = item.errorf("a binding of durable_objects needs name and class_name")
+					err = item.Errorf("a binding of durable_objects needs name and class_name")
 				}
 				out = append(out, b)
 				return err
@@ -43,7 +44,7 @@ func readBindings(v *value) ([]boundClass, error) {
 
 // migration is one item of `migrations`.
 type migration struct {
-	at      *value
+	at      *wrangler.Value
 	tag     string
 	fresh   []newClass
 	renamed [][2]string
@@ -57,40 +58,40 @@ type newClass struct {
 
 var className = regexp.MustCompile(`^[\p{L}_$][\p{L}\p{N}_$]*$`)
 
-func readMigrations(v *value) ([]migration, error) {
+func readMigrations(v *wrangler.Value) ([]migration, error) {
 	var out []migration
-	names := func(what string, add func(string)) func(*value) error {
-		return func(v *value) error {
-			return v.each(what, func(item *value) error {
-				s, err := item.string("an item of " + what)
+	names := func(what string, add func(string)) func(*wrangler.Value) error {
+		return func(v *wrangler.Value) error {
+			return v.Each(what, func(item *wrangler.Value) error {
+				s, err := item.Text("an item of " + what)
 				if err != nil {
 					return err
 				}
 				if !className.MatchString(s) {
-					return item.errorf("%s: %q is no name of a class", what, s)
+					return item.Errorf("%s: %q is no name of a class", what, s)
 				}
 				add(s)
 				return nil
 			})
 		}
 	}
-	err := v.each("migrations", func(item *value) error {
+	err := v.Each("migrations", func(item *wrangler.Value) error {
 		m := migration{at: item}
-		err := item.object("a migration", map[string]func(*value) error{
-			"tag":                into("a migration's tag", &m.tag),
+		err := item.Object("a migration", map[string]func(*wrangler.Value) error{
+			"tag":                wrangler.Into("a migration's tag", &m.tag),
 			"new_sqlite_classes": names("new_sqlite_classes", func(s string) { m.fresh = append(m.fresh, newClass{s, true}) }),
 			"new_classes":        names("new_classes", func(s string) { m.fresh = append(m.fresh, newClass{s, false}) }),
 			"deleted_classes":    names("deleted_classes", func(s string) { m.deleted = append(m.deleted, s) }),
-			"renamed_classes":    func(v *value) error { return readRenames(v, &m) },
-			"transferred_classes": func(v *value) error {
-				return v.errorf("transferred_classes: objects cannot be taken over from another Worker")
+			"renamed_classes":    func(v *wrangler.Value) error { return readRenames(v, &m) },
+			"transferred_classes": func(v *wrangler.Value) error {
+				return v.Errorf("transferred_classes: objects cannot be taken over from another Worker")
 			},
 		})
 		if err == nil && m.tag == "" {
-			err = item.errorf("a migration needs a tag")
+			err = item.Errorf("a migration needs a tag")
 		}
 		if err == nil && slices.ContainsFunc(out, func(o migration) bool { return o.tag == m.tag }) {
-			err = item.errorf("the migration tag %q stands twice", m.tag)
+			err = item.Errorf("the migration tag %q stands twice", m.tag)
 		}
 		out = append(out, m)
 		return err
@@ -98,14 +99,14 @@ func readMigrations(v *value) ([]migration, error) {
 	return out, err
 }
 
-func readRenames(v *value, m *migration) error {
-	return v.each("renamed_classes", func(item *value) error {
+func readRenames(v *wrangler.Value, m *migration) error {
+	return v.Each("renamed_classes", func(item *wrangler.Value) error {
 		var from, to string
-		err := item.object("an item of renamed_classes", map[string]func(*value) error{
-			"from": into("from", &from), "to": into("to", &to),
+		err := item.Object("an item of renamed_classes", map[string]func(*wrangler.Value) error{
+			"from": wrangler.Into("from", &from), "to": wrangler.Into("to", &to),
 		})
 		if err == nil && (!className.MatchString(from) || !className.MatchString(to)) {
-			err = item.errorf("an item of renamed_classes needs the names of two classes, from and to")
+			err = item.Errorf("an item of renamed_classes needs the names of two classes, from and to")
 		}
 		m.renamed = append(m.renamed, [2]string{from, to})
 		return err
@@ -129,7 +130,7 @@ func classes(ms []migration) ([]layout.Class, error) {
 		for _, d := range m.deleted {
 			i := find(d)
 			if i < 0 {
-				return nil, m.at.errorf("migration %q deletes the class %s, which no migration before it made", m.tag, d)
+				return nil, m.at.Errorf("migration %q deletes the class %s, which no migration before it made", m.tag, d)
 			}
 			out = slices.Delete(out, i, i+1)
 		}
@@ -137,15 +138,15 @@ func classes(ms []migration) ([]layout.Class, error) {
 			i := find(r[0])
 			switch {
 			case i < 0:
-				return nil, m.at.errorf("migration %q renames the class %s, which no migration before it made", m.tag, r[0])
+				return nil, m.at.Errorf("migration %q renames the class %s, which no migration before it made", m.tag, r[0])
 			case find(r[1]) >= 0:
-				return nil, m.at.errorf("migration %q renames %s to %s, which is a class already", m.tag, r[0], r[1])
+				return nil, m.at.Errorf("migration %q renames %s to %s, which is a class already", m.tag, r[0], r[1])
 			}
 			out[i].Name = r[1]
 		}
 		for _, n := range m.fresh {
 			if find(n.name) >= 0 {
-				return nil, m.at.errorf("migration %q makes the class %s, which is there already", m.tag, n.name)
+				return nil, m.at.Errorf("migration %q makes the class %s, which is there already", m.tag, n.name)
 			}
 			births[n.name]++
 			key := keyPrefix + n.name
@@ -162,7 +163,7 @@ func classes(ms []migration) ([]layout.Class, error) {
 func (c *Config) bind(bs []boundClass) error {
 	for _, b := range bs {
 		if !slices.ContainsFunc(c.Classes, func(k layout.Class) bool { return k.Name == b.Class }) {
-			return b.at.errorf("the binding %q names the class %q, which no migration makes: add {\"tag\": \"v1\", \"new_sqlite_classes\": [%q]} to migrations",
+			return b.at.Errorf("the binding %q names the class %q, which no migration makes: add {\"tag\": \"v1\", \"new_sqlite_classes\": [%q]} to migrations",
 				b.Binding, b.Class, b.Class)
 		}
 		c.DurableObjects = append(c.DurableObjects, b.DurableObject)

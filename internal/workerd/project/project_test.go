@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // tree writes files below a new directory.
@@ -63,7 +64,7 @@ func TestReadsAConfiguration(t *testing.T) {
 			{Name: "Gone", Key: "do-Gone-2", SQL: true}, {Name: "Old", Key: "do-Old-2", SQL: true},
 		},
 		Assets: &Assets{Directory: "public", Binding: "FILES", HTMLHandling: "none", NotFoundHandling: "404-page", RunWorkerFirst: json.RawMessage(`["/api/*"]`)},
-		Define: map[string]string{"A": `"x"`}, Rules: []Rule{{Type: "Text", Globs: []string{"**/*.md"}, Fallthrough: true}},
+		Define: map[string]string{"A": `"x"`}, Rules: []wrangler.Rule{{Type: "Text", Globs: []string{"**/*.md"}, Fallthrough: true}},
 	}
 	if !reflect.DeepEqual(p.Config, want) {
 		t.Errorf("got  %+v\nwant %+v", p.Config, want)
@@ -150,76 +151,6 @@ func TestRefusesAConfiguration(t *testing.T) {
 			t.Errorf("%s\n\tgot %v, want a ConfigError", text, err)
 		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n\tgot %q\n\twant %q", text, err, want)
-		}
-	}
-}
-
-func TestGlobs(t *testing.T) {
-	for _, c := range []struct {
-		glob, path string
-		want       bool
-	}{
-		{"**/*.txt", "a.txt", true}, {"**/*.txt", "x/y/a.txt", true}, {"**/*.txt", "a.txt.js", false},
-		{"*.txt", "x/a.txt", false}, {"dir/*", "dir/a", true}, {"dir/*", "dir/a/b", false}, {"dir/**", "dir/a/b", true},
-		{"./a.js", "a.js", true}, {"**/*.wasm?module", "x.wasm?module", true}, {"**/*.wasm?module", "x.wasmXmodule", false},
-		{"a+b(c).txt", "a+b(c).txt", true},
-	} {
-		re, err := glob(c.glob)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if re.MatchString(c.path) != c.want {
-			t.Errorf("%s on %s is not %v", c.glob, c.path, c.want)
-		}
-	}
-}
-
-func TestRulesReplaceTheDefaultOnes(t *testing.T) {
-	md := []Rule{{Type: "Text", Globs: []string{"**/*.md"}}}
-	for _, c := range []struct {
-		rules []Rule
-		path  string
-		want  layout.ModuleType
-	}{
-		{nil, "a.txt", layout.Text}, {nil, "a/b.sql", layout.Text}, {nil, "a.bin", layout.Data}, {nil, "a.wasm", layout.Wasm}, {nil, "a.md", ""},
-		{md, "a.md", layout.Text}, {md, "a.txt", ""}, {md, "a.bin", layout.Data},
-		{[]Rule{{Type: "Text", Globs: []string{"**/*.md"}, Fallthrough: true}}, "a.txt", layout.Text},
-		{[]Rule{{Type: "Data", Globs: []string{"**/*.txt"}}}, "a.txt", layout.Data},
-	} {
-		m, err := newMatcher(c.rules)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, _ := m.match(c.path); got != c.want {
-			t.Errorf("%v: %s is %q, want %q", c.rules, c.path, got, c.want)
-		}
-	}
-}
-
-func TestIgnore(t *testing.T) {
-	for _, c := range []struct {
-		patterns, path string
-		want           bool
-	}{
-		{"*.map", "a.map", true}, {"*.map", "x/y/a.map", true}, {"*.map", "a.mapx", false},
-		{"/a.txt", "a.txt", true}, {"/a.txt", "x/a.txt", false}, {"x/a.txt", "y/x/a.txt", false},
-		{"tmp/", "tmp/a", true}, {"tmp/", "x/tmp/a", true}, {"tmp/", "tmp", false}, {"tmp", "tmp", true}, {"tmp", "tmp/a/b", true},
-		{"*\n!keep.txt", "keep.txt", false}, {"*\n!keep.txt", "other", true}, {"d/\n!d/keep.txt", "d/keep.txt", true},
-		{"# a comment\n\n", "# a comment", false}, {`\#x`, "#x", true}, {`\!x`, "!x", true}, {"a.txt   ", "a.txt", true}, {`a\ `, "a ", true},
-		{"**/foo", "a/b/foo", true}, {"**/foo", "foo", true}, {"a/**/b", "a/b", true}, {"a/**/b", "a/x/y/b", true}, {"a/**", "a/x", true}, {"a/**", "a", false},
-		{"a?c", "abc", true}, {"a?c", "a/c", false}, {"[abc].txt", "b.txt", true}, {"[!abc].txt", "b.txt", false}, {"[a-c]", "b", true}, {"[", "[", true},
-		{"*.txt\r\n", "a.txt", true}, {"größe", "größe", true}, {`\ü`, "ü", true},
-	} {
-		if got := parseIgnore(c.patterns).match(c.path); got != c.want {
-			t.Errorf("%q on %q is %v", c.patterns, c.path, got)
-		}
-	}
-}
-
-func TestNearest(t *testing.T) {
-	for word, want := range map[string]string{"vars": "vars", "vras": "vars", "migration": "migrations", "xyzzy": ""} {
-		if got := nearest(word, []string{"vars", "migrations", "define"}); got != want {
-			t.Errorf("%s: got %q, want %q", word, got, want)
 		}
 	}
 }

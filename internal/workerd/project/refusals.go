@@ -3,7 +3,8 @@ package project
 import (
 	"maps"
 	"slices"
-	"strings"
+
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // What to do about a key that is refused, by kind.
@@ -54,47 +55,13 @@ func init() {
 }
 
 // refuseKey says why a top-level key is not taken, and what to do.
-func refuseKey(m *member, taken map[string]func(*value) error) *ConfigError {
-	if todo, ok := refused[m.name]; ok {
-		return m.errorf("unsupported key %q: %s", m.name, todo)
+func refuseKey(m *wrangler.Member, taken map[string]func(*wrangler.Value) error) *ConfigError {
+	if todo, ok := refused[m.Name]; ok {
+		return m.Errorf("unsupported key %q: %s", m.Name, todo)
 	}
 	known := append(slices.Collect(maps.Keys(taken)), slices.Collect(maps.Keys(refused))...)
-	if near := nearest(m.name, known); near != "" {
-		return m.errorf("unknown key %q: did you mean %q?", m.name, near)
+	if near := wrangler.Nearest(m.Name, known); near != "" {
+		return m.Errorf("unknown key %q: did you mean %q?", m.Name, near)
 	}
-	return m.errorf("unknown key %q: remove it", m.name)
-}
-
-// nearest is the known name that s is most likely meant to be, or empty.
-func nearest(s string, known []string) string {
-	slices.Sort(known)
-	best, least := "", max(2, len(s)/3)+1
-	for _, k := range known {
-		if d := distance(strings.ToLower(s), k); d < least {
-			best, least = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of insertions, deletions and replacements between two
-// words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return m.Errorf("unknown key %q: remove it", m.Name)
 }

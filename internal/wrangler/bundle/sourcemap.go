@@ -1,4 +1,4 @@
-package project
+package bundle
 
 import (
 	"encoding/json"

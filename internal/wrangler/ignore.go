@@ -1,12 +1,12 @@
-package project
+package wrangler
 
 import (
 	"regexp"
 	"strings"
 )
 
-// ignore is a list of patterns in the language of .gitignore.
-type ignore []ignorePattern
+// Ignore is a list of patterns in the language of .gitignore.
+type Ignore []ignorePattern
 
 type ignorePattern struct {
 	pattern *regexp.Regexp
@@ -14,10 +14,10 @@ type ignorePattern struct {
 	dirOnly bool
 }
 
-// parseIgnore reads patterns. A line that is no pattern is passed over, as git
+// ParseIgnore reads patterns. A line that is no pattern is passed over, as git
 // does.
-func parseIgnore(text string) ignore {
-	var out ignore
+func ParseIgnore(text string) Ignore {
+	var out Ignore
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
 		if strings.HasPrefix(line, "#") {
@@ -114,19 +114,19 @@ func bracket(p string) (string, int) {
 	return "[" + negated + strings.NewReplacer(`\`, `\\`, `[`, `\[`).Replace(inside) + "]", end + 2
 }
 
-// match reports whether a file is ignored: by a pattern for itself, or because a
+// Match reports whether a file is ignored: by a pattern for itself, or because a
 // directory above it is. Of several patterns the last one counts.
-func (g ignore) match(path string) bool {
+func (g Ignore) Match(path string) bool {
 	for i := range path {
-		if path[i] == '/' && g.matchOne(path[:i], true) {
+		if path[i] == '/' && g.MatchOne(path[:i], true) {
 			return true
 		}
 	}
-	return g.matchOne(path, false)
+	return g.MatchOne(path, false)
 }
 
-// matchOne looks at one path, without those above it.
-func (g ignore) matchOne(path string, dir bool) bool {
+// MatchOne looks at one path, without those above it.
+func (g Ignore) MatchOne(path string, dir bool) bool {
 	for i := len(g) - 1; i >= 0; i-- {
 		if p := g[i]; (dir || !p.dirOnly) && p.pattern.MatchString(path) {
 			return !p.negated

@@ -1,4 +1,4 @@
-package project
+package bundle
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/evanw/esbuild/pkg/api"
 
-	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // extraModules are files that an import names and that are no JavaScript. They
@@ -26,7 +26,7 @@ type extraModules struct {
 type extraModule struct {
 	name string // of the module
 	file string
-	kind layout.ModuleType
+	kind wrangler.ModuleType
 	body []byte
 }
 
@@ -54,7 +54,7 @@ const nodeRequire = "scafo-node-require"
 // plugin confines the build to the project, turns files that the rules name into
 // modules of their own, and leaves what the runtime brings along to it.
 func (b *bundler) plugin() api.Plugin {
-	return api.Plugin{Name: "celld-workerd", Setup: func(build api.PluginBuild) {
+	return api.Plugin{Name: "scafo", Setup: func(build api.PluginBuild) {
 		build.OnResolve(api.OnResolveOptions{Filter: `.*`, Namespace: "file"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
 			if _, own := a.PluginData.(resolving); own || a.Kind == api.ResolveEntryPoint {
 				return api.OnResolveResult{}, nil
@@ -71,31 +71,27 @@ func (b *bundler) plugin() api.Plugin {
 		})
 		// The last gate, for every way in which a file may be reached.
 		build.OnLoad(api.OnLoadOptions{Filter: `.*`, Namespace: "file"}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
-			if _, err := b.project.inside(a.Path); err != nil {
-				return api.OnLoadResult{}, b.outside(a.Path, err)
+			if err := b.reach(a.Path); err != nil {
+				return api.OnLoadResult{}, outside(a.Path, err)
 			}
 			return api.OnLoadResult{}, nil
 		})
 	}}
 }
 
-func (b *bundler) outside(name string, err error) error {
-	if errors.Is(err, errOutside) {
-		return fmt.Errorf("%s lies outside the project: bring it inside, or bundle before you deploy", name)
-	}
-	return err
-}
-
 // resolve decides what an import is.
 func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnResolveResult, error) {
 	builtin, isBuiltin := nodeBuiltin(a.Path)
-	if isBuiltin && (strings.HasPrefix(a.Path, "node:") || b.nodeCompat()) {
+	if isBuiltin && (strings.HasPrefix(a.Path, "node:") || b.o.NodeCompat) {
 		return external(a, builtin), nil
 	}
 	if strings.HasPrefix(a.Path, "cloudflare:") {
 		return api.OnResolveResult{Path: a.Path, External: true}, nil
 	}
-	if b.project.Config.NoBundle && !strings.HasPrefix(a.Path, ".") && !strings.HasPrefix(a.Path, "/") {
+	if b.o.Imported != nil {
+		b.o.Imported(a.ResolveDir, a.Path)
+	}
+	if b.o.NoBundle && !strings.HasPrefix(a.Path, ".") && !strings.HasPrefix(a.Path, "/") {
 		return api.OnResolveResult{}, nil
 	}
 	want := strings.TrimSuffix(a.Path, "?module")
@@ -111,16 +107,19 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnRes
 	if r.External || r.Namespace != "file" || r.Path == "" {
 		return api.OnResolveResult{}, nil
 	}
-	real, err := b.project.inside(r.Path)
-	if err != nil {
-		return api.OnResolveResult{Errors: []api.Message{{Text: b.outside(a.Path, err).Error()}}}, nil
+	real, err := filepath.EvalSymlinks(r.Path)
+	if err == nil {
+		err = b.reach(real)
 	}
-	rel := b.project.shown(real)
+	if err != nil {
+		return api.OnResolveResult{Errors: []api.Message{{Text: outside(a.Path, err).Error()}}}, nil
+	}
+	rel := b.shown(real)
 	if want != a.Path {
 		rel += "?module"
 	}
-	kind, ok := b.rules.match(rel)
-	if !ok || kind == layout.ESModule || kind == layout.CommonJS {
+	kind, ok := b.rules.Match(rel)
+	if !ok || kind == wrangler.ESModule || kind == wrangler.CommonJS {
 		return api.OnResolveResult{}, nil
 	}
 	return b.extraModule(real, kind)
@@ -128,19 +127,16 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnRes
 
 // extraModule makes a module of a file. Its name has the digest of its bytes, so
 // that two files of one name do not meet.
-func (b *bundler) extraModule(file string, kind layout.ModuleType) (api.OnResolveResult, error) {
+func (b *bundler) extraModule(file string, kind wrangler.ModuleType) (api.OnResolveResult, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {
 		var pe *fs.PathError
 		if errors.As(err, &pe) {
 			err = pe.Err
 		}
-		return api.OnResolveResult{}, fmt.Errorf("%s: %w", b.project.shown(file), err)
+		return api.OnResolveResult{}, fmt.Errorf("%s: %w", b.shown(file), err)
 	}
-	name := layout.Digest(body)[:16] + "-" + filepath.Base(file)
-	if err := layout.ValidModuleName(name); err != nil {
-		return api.OnResolveResult{}, err
-	}
+	name := digest(body)[:16] + "-" + filepath.Base(file)
 	b.extra.add(extraModule{name: name, file: file, kind: kind, body: body})
 	return api.OnResolveResult{Path: "./" + name, External: true}, nil
 }
@@ -152,12 +148,6 @@ func external(a api.OnResolveArgs, name string) api.OnResolveResult {
 		return api.OnResolveResult{Path: name, Namespace: nodeRequire}
 	}
 	return api.OnResolveResult{Path: name, External: true}
-}
-
-// nodeCompat reports whether the Worker asks for Node's modules.
-func (b *bundler) nodeCompat() bool {
-	f := b.project.Config.CompatibilityFlags
-	return slices.Contains(f, "nodejs_compat") || slices.Contains(f, "nodejs_compat_v2")
 }
 
 var nodeModules = func() map[string]bool {
