@@ -80,22 +80,19 @@ func (s *Spec) clustered() bool { return s.Cluster != nil && !s.Trial && s.Deplo
 
 func worker(s *Spec) (node, error) {
 	m := s.Deployment.Manifest
-	modules := make([]node, 0, len(m.Modules))
 	// The first module is the main one, wherever the manifest has it.
-	for _, main := range []bool{true, false} {
-		for _, mod := range m.Modules {
-			if (mod.Name == m.Main) != main {
-				continue
-			}
-			n, err := module(mod)
-			if err != nil {
-				return "", err
-			}
-			modules = append(modules, n)
-		}
-	}
-	if len(modules) == 0 || modules[0] == "" {
+	isMain := func(mod layout.Module) bool { return mod.Name == m.Main }
+	i := slices.IndexFunc(m.Modules, isMain)
+	if i < 0 {
 		return "", fmt.Errorf("deployment %s has no module %q", m.Version, m.Main)
+	}
+	ordered := append([]layout.Module{m.Modules[i]}, slices.DeleteFunc(slices.Clone(m.Modules), isMain)...)
+	modules := make([]node, len(ordered))
+	for i, mod := range ordered {
+		var err error
+		if modules[i], err = module(mod); err != nil {
+			return "", err
+		}
 	}
 	fields := []field{
 		{"modules", list(modules...)},

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -124,7 +125,7 @@ func get(t *testing.T, url string, headers ...string) (int, string) {
 func TestServesAndDrains(t *testing.T) {
 	d := deployment(t, layout.Manifest{
 		Main: "index.js",
-		Vars: map[string]json.RawMessage{"TEXT": json.RawMessage(`"q\"é\u0001\n\\"`), "N": json.RawMessage(`7`), "NONE": json.RawMessage(`null`)},
+		Vars: map[string]json.RawMessage{"TEXT": json.RawMessage(`"q\"é\u0000\u0001\n\u007f\\\u2028"`), "N": json.RawMessage(`7`), "NONE": json.RawMessage(`null`)},
 	}, map[string]string{
 		"index.js": `import t from "dir/t.txt";
 console.log("at import", {a: 1});
@@ -141,8 +142,10 @@ export default { async fetch(req, env) {
 		t.Fatal(err)
 	}
 	status, body := get(t, "http://"+i.Addr()+"/x", "X-Forwarded-Proto", "https")
-	if want := `["https:","text module \"ü\"","q\"é\u0001\n\\",7,null,null]`; status != 200 || body != want {
-		t.Errorf("answered %d %s, want %s", status, body, want)
+	var answer []any
+	want := []any{"https:", "text module \"ü\"", "q\"é\x00\x01\n\x7f\\\u2028", 7.0, nil, nil}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != 200 || !reflect.DeepEqual(answer, want) {
+		t.Errorf("answered %d %q, want %q", status, answer, want)
 	}
 	if i.ClusterAddr() != "" {
 		t.Errorf("a cluster address outside a cluster: %q", i.ClusterAddr())
