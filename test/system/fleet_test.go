@@ -373,3 +373,5 @@ func number(t testing.TB, s string) int {
 	}
 	return n
 }
+
+func contains(s, part string) bool { return strings.Contains(s, part) }

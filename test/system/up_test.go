@@ -130,11 +130,11 @@ func TestARedeployLosesNothing(t *testing.T) {
 	source := func(version string) string {
 		return `import { DurableObject } from "cloudflare:workers";
 export class Counter extends DurableObject {
-  async next() { const n = ((await this.ctx.storage.get("n")) ?? 0) + 1; await this.ctx.storage.put("n", n); return n; }
+  async fetch() { const n = ((await this.ctx.storage.get("n")) ?? 0) + 1; await this.ctx.storage.put("n", n); return new Response(n); }
 }
 export default { async fetch(req, env) {
-  const n = await env.COUNTER.get(env.COUNTER.idFromName("x")).next();
-  return new Response("` + version + ` " + n);
+  const res = await env.COUNTER.get(env.COUNTER.idFromName("x")).fetch("http://counter/");
+  return new Response("` + version + ` " + await res.text(), { status: res.status });
 } };`
 	}
 	config := `{"name":"load","main":"index.js","compatibility_date":"2026-11-01",
