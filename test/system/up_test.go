@@ -102,7 +102,7 @@ func chat(t *testing.T, f *fleet, url string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	dial := func() *websocket.Conn {
-		c, _, err := websocket.Dial(ctx, strings.Replace(url, "http://", "ws://", 1)+"/ws", &websocket.DialOptions{HTTPClient: f.requestClient})
+		c, _, err := websocket.Dial(ctx, strings.Replace(url, "http://", "ws://", 1)+"/ws/lobby?name=someone", &websocket.DialOptions{HTTPClient: f.requestClient})
 		if err != nil {
 			t.Fatal(err)
 		}
