@@ -135,11 +135,11 @@ func (p *fakeProcess) Drain() error {
 			p.mu.Lock()
 			idle := p.running == 0
 			p.mu.Unlock()
+			if !p.lives(10 * time.Millisecond) { // the last answer has left by then
+				return
+			}
 			if idle {
 				break
-			}
-			if !p.lives(10 * time.Millisecond) {
-				return
 			}
 		}
 		p.end(instance.Exit{Code: 0})

@@ -84,14 +84,14 @@ func (s *Server) State() State {
 	defer s.mu.Unlock()
 	st := State{
 		Program: Name, Version: scafo.Version, Node: s.o.Node, PID: os.Getpid(), StartedAt: s.startedAt.UTC(),
-		Ready: ready, Draining: s.stopping, Refused: s.refused, RSS: rss(os.Getpid()), Restarts: s.restarts,
+		Ready: ready, Draining: s.stopping, Refused: s.refused, RSS: s.rss(os.Getpid()), Restarts: s.restarts,
 		Processes: []ProcessState{},
 	}
 	draining := 0
 	for b := range s.backends {
 		p := ProcessState{
 			PID: b.proc.PID(), Generation: b.generation, Serving: b == s.current,
-			RSS: rss(b.proc.PID()), Requests: b.requests(), Cluster: b.proc.ClusterAddr(),
+			RSS: s.rss(b.proc.PID()), Requests: b.requests(), Cluster: b.proc.ClusterAddr(),
 		}
 		if !p.Serving {
 			draining++

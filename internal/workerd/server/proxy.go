@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -30,7 +33,24 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		// A Worker may answer while it still reads. Every HTTP/1 connection can.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
+	if r.Header.Get("Upgrade") != "" {
+		up := &upgrade{}
+		ctx := context.WithValue(r.Context(), upgradeKey{}, up)
+		r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { up.conn = i.Conn }}))
+	}
 	b.proxy.ServeHTTP(w, r)
+}
+
+// upgrade is the connection to workerd that a request to upgrade went over.
+type upgrade struct{ conn net.Conn }
+
+type upgradeKey struct{}
+
+// abort cuts it with a reset, which workerd notices in any case.
+func (u *upgrade) abort() {
+	if tcp, ok := u.conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // closing it is what matters, and that follows
+	}
 }
 
 func (s *Server) serveHealth(w http.ResponseWriter) {
@@ -90,6 +110,7 @@ func (s *Server) newProxy(b *backend) *httputil.ReverseProxy {
 		Transport:      b.transport,
 		FlushInterval:  -1,
 		BufferPool:     &buffers,
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		Rewrite:        func(p *httputil.ProxyRequest) { rewrite(p, s.o.Trust) },
 		ModifyResponse: func(r *http.Response) error { return s.modify(b, r) },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -113,7 +134,11 @@ func (s *Server) modify(b *backend, r *http.Response) error {
 	if !ok {
 		return errors.New("the upgraded connection cannot be written")
 	}
-	k := newSocket(conn)
+	var abort func()
+	if up, ok := r.Request.Context().Value(upgradeKey{}).(*upgrade); ok {
+		abort = up.abort
+	}
+	k := newSocket(conn, abort)
 	b.upgraded(k)
 	r.Body = &trackedSocket{socket: k, b: b}
 	return nil

@@ -10,10 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/scafo/scafo"
-	"github.com/scafo/scafo/internal/workerd/instance"
 )
 
 // serve is the program without a subcommand.
@@ -66,11 +64,8 @@ func run(ctx context.Context, c Command, env Env, log *slog.Logger) error {
 	}
 	lines := newLineLog(log)
 	defer lines.close()
-	rt := &workerdRuntime{
-		store: st, workerd: workerd, dir: dir, c: c, env: env, log: log, lines: lines,
-		stopTimeout: stopFactor * max(env.ShutdownTotal, env.DeployMaxAge, minStop),
-		running:     map[*instance.Instance]struct{}{},
-	}
+	rt := newWorkerdRuntime(st, workerd, dir, c, env, log, lines)
+	defer rt.close()
 	s := New(rt, Options{
 		Node: env.Node, DeployPoll: env.DeployPoll, DeployMaxAge: env.DeployMaxAge,
 		ShutdownTotal: env.ShutdownTotal, MaxRSS: env.MaxRSS, Trust: c.TrustForwarded, Log: log,
@@ -82,18 +77,8 @@ func run(ctx context.Context, c Command, env Env, log *slog.Logger) error {
 	defer unlisten()
 	stop := context.AfterFunc(signals, s.Stop)
 	defer stop()
-	refreshing, endRefresh := context.WithCancel(ctx)
-	defer endRefresh()
-	refreshed := make(chan struct{})
-	go func() { defer close(refreshed); rt.refresh(refreshing) }()
-	err = s.Run(public, internal)
-	endRefresh()
-	<-refreshed
-	return err
+	return s.Run(public, internal)
 }
-
-// minStop is the least stop time that leaves workerd room for its own steps.
-const minStop = 8 * time.Second
 
 // bind takes both ports before anything else happens.
 func bind(c Command) (public, internal net.Listener, err error) {

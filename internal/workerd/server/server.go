@@ -53,6 +53,7 @@ type Server struct {
 	o   Options
 	rt  Runtime
 	log *slog.Logger
+	rss func(pid int) int64
 
 	ctx    context.Context         // ends when it stops
 	cancel context.CancelCauseFunc // with the reason
@@ -84,13 +85,18 @@ type Options struct {
 	MaxRSS        int64
 	Trust         bool // forwarded headers
 	Log           *slog.Logger
+
+	rss func(pid int) int64 // replaced in tests
 }
 
 // New makes a Server; Run starts it.
 func New(rt Runtime, o Options) *Server {
 	s := &Server{
-		o: o, rt: rt, log: o.Log, swap: make(chan struct{}, 1),
+		o: o, rt: rt, log: o.Log, rss: o.rss, swap: make(chan struct{}, 1),
 		backends: map[*backend]struct{}{}, slots: map[int]bool{}, startedAt: time.Now(),
+	}
+	if s.rss == nil {
+		s.rss = rss
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -410,6 +410,62 @@ func TestStopHasABound(t *testing.T) {
 	})
 }
 
+func TestTheMemoryBound(t *testing.T) {
+	const bound = 100 << 20
+	// The first workerd has grown to that much, all others are at the bound.
+	grown := func(to *atomic.Int64) func(int) int64 {
+		return func(pid int) int64 {
+			if pid == -1 && to.Load() > 0 {
+				return to.Load()
+			}
+			return bound
+		}
+	}
+	t.Run("at the bound", func(t *testing.T) {
+		rt := deployed("v1")
+		withServer(t, rt, Options{MaxRSS: bound, rss: grown(&atomic.Int64{})}, func(w *world) {
+			time.Sleep(time.Minute)
+			if rt.starts() != 1 {
+				t.Error("it was replaced")
+			}
+		})
+	})
+	t.Run("above it is replaced without a failed request", func(t *testing.T) {
+		rt := deployed("v1")
+		var size atomic.Int64
+		withServer(t, rt, Options{MaxRSS: bound, rss: grown(&size)}, func(w *world) {
+			long := make(chan reply, 1)
+			go func() { long <- w.get("/slow?for=10s") }()
+			time.Sleep(time.Millisecond)
+			size.Store(bound + 1)
+			time.Sleep(2 * time.Second)
+			if rt.starts() != 2 || w.s.State().Deployment.Generation != 1 {
+				t.Errorf("%d starts, %+v", rt.starts(), w.s.State().Deployment)
+			}
+			w.wantVersion("v1")
+			if r := <-long; r.status != 200 {
+				t.Errorf("%d %v", r.status, r.err)
+			}
+			time.Sleep(time.Minute)
+			if rt.process(0).Exit().Code != 0 || rt.starts() != 2 {
+				t.Errorf("%+v, %d starts", rt.process(0).Exit(), rt.starts())
+			}
+		})
+	})
+	t.Run("far above is killed", func(t *testing.T) {
+		rt := deployed("v1")
+		var size atomic.Int64
+		withServer(t, rt, Options{MaxRSS: bound, rss: grown(&size)}, func(w *world) {
+			size.Store(2 * bound)
+			time.Sleep(2 * time.Second)
+			if rt.process(0).Exit().Signal != "killed" {
+				t.Errorf("%+v", rt.process(0).Exit())
+			}
+			w.wantVersion("v1")
+		})
+	})
+}
+
 func TestOneReloadAtATime(t *testing.T) {
 	rt := deployed("v1")
 	withServer(t, rt, Options{}, func(w *world) {

@@ -66,7 +66,7 @@ func (s *Server) watchMemory(b *backend) {
 	if s.o.MaxRSS == 0 {
 		return
 	}
-	used := rss(b.proc.PID())
+	used := s.rss(b.proc.PID())
 	switch {
 	case used > int64(float64(s.o.MaxRSS)*hardOver):
 		b.kill(fmt.Sprintf("it used %d MiB of memory, the bound is %d", used>>20, s.o.MaxRSS>>20))

@@ -89,7 +89,10 @@ func (f *frames) all(p []byte) {
 	}
 }
 
-var errWentAway = errors.New("the WebSocket was closed: service restart")
+var (
+	errWentAway = errors.New("the WebSocket was closed: service restart")
+	errEnded    = errors.New("the WebSocket has ended")
+)
 
 // socket stands between a client and the upgraded connection to workerd. It
 // passes everything through, and can close the WebSocket between two frames with
@@ -101,23 +104,29 @@ type socket struct {
 	away   chan struct{}      // closed: close the WebSocket
 	done   chan struct{}      // closed by Close
 
+	abort func() // cuts the connection to workerd with a reset; may be nil
+
 	onceAway, onceDone sync.Once
 
 	// Read's own.
 	toClient frames
 	pending  []byte
 	going    bool
-	injected bool
+	ending   error // what is left is to wait for the client's close frame
 	timer    <-chan time.Time
 
 	// Write's own.
 	toServer   frames
 	clientDone chan struct{} // closed: the client sent its close frame
+
+	serverDone chan struct{} // closed: workerd sent its close frame, or ended
+	onceServer sync.Once
 }
 
-func newSocket(conn io.ReadWriteCloser) *socket {
+// newSocket takes the upgraded connection; abort may be nil.
+func newSocket(conn io.ReadWriteCloser, abort func()) *socket {
 	k := &socket{
-		conn: conn, chunks: make(chan []byte), away: make(chan struct{}),
+		conn: conn, abort: abort, serverDone: make(chan struct{}), chunks: make(chan []byte), away: make(chan struct{}),
 		done: make(chan struct{}), clientDone: make(chan struct{}),
 	}
 	go k.pump()
@@ -127,14 +136,18 @@ func newSocket(conn io.ReadWriteCloser) *socket {
 // pump reads from workerd until the connection ends or is closed.
 func (k *socket) pump() {
 	defer close(k.chunks)
+	defer k.onceServer.Do(func() { close(k.serverDone) })
 	buf := make([]byte, 32<<10)
+	var f frames
 	for {
 		n, err := k.conn.Read(buf)
 		if n > 0 {
+			if f.all(buf[:n]); f.closed {
+				k.onceServer.Do(func() { close(k.serverDone) })
+			}
 			select {
 			case k.chunks <- append([]byte(nil), buf[:n]...):
-			case <-k.done:
-				return
+			case <-k.done: // what it still says has no reader, but its close frame counts
 			}
 		}
 		if err != nil {
@@ -154,7 +167,7 @@ func (k *socket) Read(p []byte) (int, error) {
 			k.pending = k.pending[n:]
 			return n, nil
 		}
-		if k.injected {
+		if k.ending != nil {
 			return 0, k.farewell()
 		}
 		if k.going && k.toClient.boundary() && !k.toClient.closed {
@@ -172,11 +185,15 @@ func (k *socket) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		case chunk, ok := <-k.chunks:
 			if !ok {
-				if k.toClient.boundary() && !k.toClient.closed {
+				switch {
+				case k.toClient.closed:
+					k.end(errEnded)
+				case k.toClient.boundary():
 					k.inject()
-					continue
+				default:
+					return 0, io.ErrUnexpectedEOF
 				}
-				return 0, io.EOF
+				continue
 			}
 			if k.going && !k.toClient.closed {
 				chunk = chunk[:k.toClient.next(chunk)]
@@ -189,8 +206,12 @@ func (k *socket) Read(p []byte) (int, error) {
 }
 
 func (k *socket) inject() {
-	k.pending, k.injected = closeRestart, true
-	k.timer = time.After(closeWait)
+	k.pending = closeRestart
+	k.end(errWentAway)
+}
+
+func (k *socket) end(why error) {
+	k.ending, k.timer = why, time.After(closeWait)
 }
 
 // farewell waits for the client's answer to the close frame, and drops what
@@ -200,9 +221,9 @@ func (k *socket) farewell() error {
 	for {
 		select {
 		case <-k.clientDone:
-			return errWentAway
+			return k.ending
 		case <-k.timer:
-			return errWentAway
+			return k.ending
 		case <-k.done:
 			return io.EOF
 		case _, ok := <-chunks:
@@ -232,8 +253,31 @@ func (k *socket) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// goodbyeWait is how long workerd has to answer the client's close frame. A
+// Worker need not answer it; then workerd does not notice that the connection is
+// closed either, and would keep the request, and its own exit, waiting for good.
+const goodbyeWait = 500 * time.Millisecond
+
 // Close ends both directions.
 func (k *socket) Close() error {
 	k.onceDone.Do(func() { close(k.done) })
-	return k.conn.Close()
+	select {
+	case <-k.clientDone:
+	default:
+		return k.conn.Close()
+	}
+	if k.abort == nil {
+		return k.conn.Close()
+	}
+	go func() { // ends by itself
+		t := time.NewTimer(goodbyeWait)
+		defer t.Stop()
+		select {
+		case <-k.serverDone:
+		case <-t.C:
+			k.abort()
+		}
+		_ = k.conn.Close()
+	}()
+	return nil
 }

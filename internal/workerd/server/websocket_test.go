@@ -73,7 +73,7 @@ func TestFrameBoundaries(t *testing.T) {
 func TestGoAwayBetweenFrames(t *testing.T) {
 	whole := frame(1, false, 300)
 	a, b := net.Pipe()
-	k := newSocket(a)
+	k := newSocket(a, nil)
 	defer k.Close()
 	begun := make(chan struct{})
 	go func() {

@@ -39,11 +39,35 @@ type workerdRuntime struct {
 
 	stopTimeout time.Duration
 
-	mu       sync.Mutex // guards the rest
-	key      string
-	running  map[*instance.Instance]struct{}
-	prepared bool
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // refresh, and the searches of Joined
+
+	mu      sync.Mutex // guards the rest
+	key     string
+	running map[*instance.Instance]struct{}
 }
+
+func newWorkerdRuntime(st store, workerd string, dir *dataDir, c Command, env Env, log *slog.Logger, lines *lineLog) *workerdRuntime {
+	w := &workerdRuntime{
+		store: st, workerd: workerd, dir: dir, c: c, env: env, log: log, lines: lines,
+		stopTimeout: stopFactor * max(env.ShutdownTotal, env.DeployMaxAge, minStop),
+		running:     map[*instance.Instance]struct{}{},
+	}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.work.Go(w.refresh)
+	return w
+}
+
+// close ends what goes on beside the requests. The data directory is not used
+// after it.
+func (w *workerdRuntime) close() {
+	w.cancel()
+	w.work.Wait()
+}
+
+// minStop is the least stop time that leaves workerd room for its own steps.
+const minStop = 8 * time.Second
 
 // stopFactor: workerd cuts the requests on an object at half its stop time. The
 // supervisor has its own bound, so that half must not come before it.
@@ -228,8 +252,9 @@ const (
 	refreshMost  = 15 * time.Minute
 )
 
-// refresh hands new credentials to the workerds as long as ctx lasts.
-func (w *workerdRuntime) refresh(ctx context.Context) {
+// refresh hands new credentials to the workerds.
+func (w *workerdRuntime) refresh() {
+	ctx := w.ctx
 	var last instance.Credentials
 	for {
 		creds, expires, err := w.credentials(ctx)
@@ -283,14 +308,14 @@ const joinTimeout = 20 * time.Second
 
 // Joined finds out which member of the cluster the process is, beside the
 // requests.
-func (w *workerdRuntime) Joined(ctx context.Context, p Process) {
+func (w *workerdRuntime) Joined(_ context.Context, p Process) {
 	_, port, err := net.SplitHostPort(p.ClusterAddr())
 	if err != nil {
 		return // no member
 	}
 	address := net.JoinHostPort(w.advertisedHost(), port)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
+	w.work.Go(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, joinTimeout)
 		defer cancel()
 		key, err := findMember(ctx, w.store, stateKey+"/", address, time.Now())
 		if err != nil {
@@ -311,7 +336,7 @@ func (w *workerdRuntime) Joined(ctx context.Context, p Process) {
 		}); err != nil {
 			w.log.Warn("the state file", "err", err)
 		}
-	}()
+	})
 }
 
 // Reaped ends the lease of a process that this one has reaped.
