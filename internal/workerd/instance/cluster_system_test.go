@@ -5,6 +5,7 @@ package instance_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -194,6 +195,29 @@ func TestCounterSurvivesKillAndLossOfTheDisk(t *testing.T) {
 	if got := eventually(t, "http://"+b.Addr()+"/?read"); got != "25" {
 		t.Errorf("after the kill: %s, want 25", got)
 	}
+}
+
+func TestADiskIsOneProcesssOwn(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	d := f.deploy(t, example("counter"))
+	disk := filepath.Join(t.TempDir(), "disk")
+	a := f.start(t, d, disk)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	s := a.Spec()
+	s.Run = filepath.Join(t.TempDir(), "other")
+	if _, err := instance.Start(ctx, s); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second process on the disk: %v", err)
+	}
+	if _, err := instance.Start(t.Context(), s); !errors.Is(err, instance.ErrDiskInUse) {
+		t.Errorf("a second process on the disk: %v", err)
+	}
+	// The lock goes with the process, though nobody waits for it here.
+	if err := a.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.start(t, d, disk)
 }
 
 func TestDrainHandsOver(t *testing.T) {

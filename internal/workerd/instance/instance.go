@@ -38,8 +38,8 @@ type Spec struct {
 	// Run is a directory of its own for configuration and credentials; made with
 	// mode 0700, removed at the exit.
 	Run string
-	// Disk is the local disk of the Durable Objects, made when missing. Only one
-	// running instance may use it at a time. Needed with Cluster alone.
+	// Disk is the local disk of the Durable Objects, made when missing. A process
+	// has it alone, held by a lock beside it. Needed with Cluster alone.
 	Disk string
 	// Cluster joins the application's cluster. Needed when the deployment is
 	// durable, except in a trial; ignored when it is not durable.
@@ -132,13 +132,26 @@ func Start(ctx context.Context, s Spec) (*Instance, error) {
 		return nil, err
 	}
 	i := &Instance{spec: s, bound: make(chan struct{}), done: make(chan struct{})}
-	if err := i.prepare(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(s.Run))
+	err := i.prepare()
+	if err == nil {
+		err = i.launch(ctx)
 	}
-	if err := i.spawn(); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.Run))
 	}
 	return i, nil
+}
+
+// launch starts the process, which gets the lock of its disk.
+func (i *Instance) launch(ctx context.Context) error {
+	if !i.spec.clustered() {
+		return i.spawn(nil)
+	}
+	lock, err := lockDisk(ctx, i.spec.Disk)
+	if err != nil {
+		return err
+	}
+	return errors.Join(i.spawn(lock), lock.Close())
 }
 
 func (s *Spec) check() error {
@@ -203,8 +216,24 @@ func (i *Instance) prepare() error {
 	return os.WriteFile(i.configFile(), body, 0o600)
 }
 
-// spawn starts the process and everything that follows it.
-func (i *Instance) spawn() error {
+// inherited are the variables that the process gets of this one's: where the
+// certificates of the store's authority are.
+var inherited = []string{"SSL_CERT_FILE", "SSL_CERT_DIR"}
+
+// environment is made from nothing: credentials and the key are in files.
+func environment() []string {
+	env := []string{"TZ=UTC", "LANG=C.UTF-8"}
+	for _, name := range inherited {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// spawn starts the process and everything that follows it. The process keeps lock
+// open, if there is one.
+func (i *Instance) spawn(lock *os.File) error {
 	control, controlW, err := os.Pipe()
 	if err != nil {
 		return err
@@ -221,9 +250,7 @@ func (i *Instance) spawn() error {
 		Path: i.spec.Workerd,
 		Args: []string{"workerd", "serve", "--experimental", "--control-fd", "3",
 			"-I", i.spec.Deployment.Dir, i.configFile(), configName},
-		// From nothing: credentials and the key are in files, and a Worker must
-		// not see what this process was given.
-		Env:        []string{"TZ=UTC", "LANG=C.UTF-8"},
+		Env:        environment(),
 		Dir:        i.spec.Run,
 		Stdout:     stdoutW,
 		Stderr:     stderrW,
@@ -234,6 +261,9 @@ func (i *Instance) spawn() error {
 			// drain on SIGINT.
 			Setpgid: true,
 		},
+	}
+	if lock != nil {
+		i.cmd.ExtraFiles = append(i.cmd.ExtraFiles, lock)
 	}
 	err = start(i.cmd)
 	closed := errors.Join(controlW.Close(), stdoutW.Close(), stderrW.Close())
@@ -329,16 +359,25 @@ func (i *Instance) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := i.Healthy(ctx); err != nil {
-		select {
-		case <-i.done:
-			return i.startError()
-		default:
-			return err
-		}
+	err := i.Healthy(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	// If it is about to end, its own words say more.
+	t := time.NewTimer(lastWords)
+	defer t.Stop()
+	select {
+	case <-i.done:
+		return i.startError()
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return err
 }
+
+// lastWords is how long Ready waits for the end of a process that does not answer
+// though its ports are bound.
+const lastWords = 500 * time.Millisecond
 
 func (i *Instance) startError() error {
 	e := &StartError{Exit: i.Exit(), Sentence: i.tail.sentence()}
