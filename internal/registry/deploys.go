@@ -13,7 +13,7 @@ func (r *Registry) CreateDeploy(ctx context.Context, d scafo.Deploy) error {
 	if !ok || id.Application != d.Application {
 		return scafo.Errorf(scafo.CodeInternal, "%q is no deploy of %s", d.ID, d.Application)
 	}
-	_, err := Update(ctx, r, DeployKey(id), func(doc *Doc[scafo.Deploy]) error {
+	_, err := updateFrom(ctx, r, fresh[scafo.Deploy](DeployKey(id)), DeployKey(id), func(doc *Doc[scafo.Deploy]) error {
 		if doc.ETag != "" {
 			return scafo.Errorf(scafo.CodeCASConflict, "there is a deploy %s already", d.ID)
 		}
@@ -109,7 +109,7 @@ func (r *Registry) RecordDeployment(ctx context.Context, d scafo.Deployment) err
 	}
 	key := DeploymentKey(d.Application, d.UID, d.Version)
 	wrote := false
-	_, err := Update(ctx, r, key, func(doc *Doc[scafo.Deployment]) error {
+	_, err := updateFrom(ctx, r, fresh[scafo.Deployment](key), key, func(doc *Doc[scafo.Deployment]) error {
 		wrote = false
 		if doc.Exists {
 			return ErrKeep

@@ -255,6 +255,10 @@ func updateFrom[T any, P Record[T]](ctx context.Context, r *Registry, base *Doc[
 	}
 }
 
+// fresh is the base of an update that expects nothing to be there: the first write
+// creates, and only a refused one reads.
+func fresh[T any](key string) *Doc[T] { return &Doc[T]{Key: key} }
+
 // loop counts the tries of one compare-and-swap.
 type loop struct {
 	r         *Registry
