@@ -90,7 +90,7 @@ func TestElection(t *testing.T) {
 		synctest.Wait()
 		a.fence(t, 1) // no lease yet: nothing to wait for
 		c := start(t, b, "node-c")
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10*time.Minute + time.Second)
 		a.fence(t, 1)
 		c.idle(t)
 		if l, held := c.Last(); !held || l.Node != "node-a" || l.Fence != 1 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -144,23 +145,24 @@ func encode(value any, earlier []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	var before tree
 	if earlier != nil {
-		before, err := parse("", earlier)
+		if before, err = parse("", earlier); err != nil {
+			return nil, err
+		}
+	}
+	if before != nil || zoned.Match(body) {
+		dec := json.NewDecoder(bytes.NewReader(body))
+		dec.UseNumber()
+		now, err := parseValue(dec, 0)
 		if err != nil {
 			return nil, err
 		}
-		if before["tombstone"] != true {
-			dec := json.NewDecoder(bytes.NewReader(body))
-			dec.UseNumber()
-			v, err := parseValue(dec, 0)
-			if err != nil {
+		t := reflect.TypeOf(value)
+		now, changed := inUTC(now, t)
+		if carryUnknown(now, before, t) || changed {
+			if body, err = marshal(now); err != nil {
 				return nil, err
-			}
-			now, _ := v.(tree)
-			if carryUnknown(now, before, reflect.TypeOf(value)) {
-				if body, err = marshal(now); err != nil {
-					return nil, err
-				}
 			}
 		}
 	}
@@ -168,6 +170,49 @@ func encode(value any, earlier []byte) ([]byte, error) {
 		return nil, scafo.Errorf(scafo.CodeResourceLimit, "the document would be longer than %d bytes", MaxDocument)
 	}
 	return body, nil
+}
+
+// zoned finds what may be a time in another zone than UTC.
+var zoned = regexp.MustCompile(`\d[+-]\d\d:\d\d"`)
+
+// inUTC is v with its times in UTC: a document looks the same whatever zone its
+// writer lives in.
+func inUTC(v any, t reflect.Type) (out any, changed bool) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	s := shapeOf(t)
+	switch v := v.(type) {
+	case string:
+		if t != timeType {
+			break
+		}
+		if at, err := time.Parse(time.RFC3339Nano, v); err == nil {
+			u := at.UTC().Format(time.RFC3339Nano)
+			return u, u != v
+		}
+	case tree:
+		for name, e := range v {
+			et := s.of
+			if s.members != nil {
+				et = s.members[name]
+			}
+			if et == nil {
+				continue
+			}
+			u, c := inUTC(e, et)
+			v[name], changed = u, changed || c
+		}
+	case []any:
+		for i, e := range v {
+			if s.of == nil {
+				break
+			}
+			u, c := inUTC(e, s.of)
+			v[i], changed = u, changed || c
+		}
+	}
+	return v, changed
 }
 
 // marshal is json.Marshal without the escapes for HTML.

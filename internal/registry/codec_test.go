@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -151,6 +152,25 @@ func TestMaxDocument(t *testing.T) {
 	}
 	if err := write(MaxDocument - empty + 1); scafo.CodeOf(err) != scafo.CodeResourceLimit {
 		t.Errorf("one byte more: %v", err)
+	}
+}
+
+func TestTimesAreInUTC(t *testing.T) {
+	elsewhere := time.FixedZone("elsewhere", -3600)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 600, elsewhere)
+	h := scafo.Heartbeat{At: at, Processes: []scafo.ProcessStatus{{StartedAt: &at, LastExit: &scafo.Exit{At: at}, LastLines: []string{"2026-01-02T03:04:05-01:00"}}}}
+	for _, earlier := range [][]byte{nil, []byte(`{"v":1,"x":1}`)} {
+		body, err := encode(h, earlier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = "2026-01-02T04:04:05.0000006Z"
+		if n := strings.Count(string(body), want); n != 3 || strings.Count(string(body), "-01:00") != 1 {
+			t.Errorf("%s", body)
+		}
+	}
+	if h.At != at {
+		t.Error("the caller's value was changed")
 	}
 }
 

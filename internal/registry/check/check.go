@@ -5,6 +5,7 @@ package check
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -109,9 +110,56 @@ func into[T any, P registry.Record[T]](c *checker, key string, all docs[T]) erro
 	return err
 }
 
+// local is the first time in a document that is not in UTC.
+func local(name string, v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		for n, e := range v {
+			if s := local(n, e); s != "" {
+				return s
+			}
+		}
+	case []any:
+		for _, e := range v {
+			if s := local(name, e); s != "" {
+				return s
+			}
+		}
+	case string:
+		if name != "at" && !strings.HasSuffix(name, "At") {
+			break
+		}
+		if at, err := time.Parse(time.RFC3339, v); err == nil && !strings.HasSuffix(v, "Z") {
+			return fmt.Sprintf("%s %s", name, at)
+		}
+	}
+	return ""
+}
+
+// times checks that the times of a document are in UTC.
+func (c *checker) times(key string) error {
+	if !strings.HasPrefix(key, registry.Prefix) || strings.HasPrefix(key, registry.StoragePrefix) {
+		return nil
+	}
+	o, err := c.r.Bucket().Get(c.ctx, key)
+	if err != nil {
+		return err
+	}
+	var v any
+	if json.Unmarshal(o.Body, &v) == nil {
+		if s := local("", v); s != "" {
+			c.say("%s: %s is not in UTC", key, s)
+		}
+	}
+	return nil
+}
+
 func (c *checker) object(key string) (err error) {
+	if err := c.times(key); err != nil {
+		return err
+	}
 	for _, segment := range strings.Split(key, "/") {
-		if segment == "" || segment == "." || segment == ".." || len(segment) >= 200 {
+		if segment == "" || segment == "." || segment == ".." || len(segment) > registry.MaxSegment {
 			c.say("%s has a segment that some store cannot hold", key)
 		}
 	}
