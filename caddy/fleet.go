@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,10 +20,17 @@ import (
 )
 
 const (
-	// pollEvery is how often a node is asked for its routing document.
+	// pollEvery is how often a node is asked for its routing document that answers at
+	// once, and how soon after a failure.
 	pollEvery = time.Second
+	// pollWait is for how long a node is asked to keep its answer back while the
+	// document is the one that is known here: a change comes without a delay then.
+	pollWait = 5 * time.Second
 	// pollTimeout bounds one such request.
-	pollTimeout = 5 * time.Second
+	pollTimeout = pollWait + 3*time.Second
+	// pollPause lies between a change and the next request, so that a node whose
+	// document never rests is not asked without a rest.
+	pollPause = 20 * time.Millisecond
 	// maxDocument bounds the document, in bytes: 10,000 applications need about 3 MB.
 	maxDocument = 64 << 20
 )
@@ -105,36 +113,43 @@ func (p *poller) Destruct() error {
 
 func (p *poller) run(ctx context.Context) {
 	defer close(p.done)
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
+	pause := time.NewTimer(pollEvery)
+	defer pause.Stop()
 	for first := true; ; first = false {
-		p.poll(ctx)
+		began := time.Now()
+		news := p.poll(ctx)
 		if first {
 			close(p.first)
 		}
+		rest := pollPause
+		if !news {
+			rest = max(rest, pollEvery-time.Since(began))
+		}
+		pause.Reset(rest)
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-pause.C:
 		}
 	}
 }
 
-// poll asks the current node, and the others in turn when it fails.
-func (p *poller) poll(ctx context.Context) {
+// poll asks the current node, and the others in turn when it fails. It reports
+// whether one gave another document than the one before.
+func (p *poller) poll(ctx context.Context) (news bool) {
 	var failures []string
 	for range p.fleet.Nodes {
 		node := p.fleet.Nodes[p.at]
-		err := p.ask(ctx, node)
+		news, err := p.ask(ctx, node)
 		if err == nil {
 			if p.lastSaid != "" {
 				p.log.Info("following the fleet again", zap.String("fleet", p.fleet.Name), zap.String("node", node))
 				p.lastSaid = ""
 			}
-			return
+			return news
 		}
 		if ctx.Err() != nil {
-			return
+			return false
 		}
 		failures = append(failures, node+": "+err.Error())
 		p.at = (p.at + 1) % len(p.fleet.Nodes)
@@ -145,47 +160,50 @@ func (p *poller) poll(ctx context.Context) {
 		p.log.Error("no node gives a routing document; the last good one stays",
 			zap.String("fleet", p.fleet.Name), zap.Bool("has_document", p.table.Load() != nil), zap.String("cause", said))
 	}
+	return false
 }
 
 var errToken = errors.New("the node refuses the ingress token (401)")
 
-func (p *poller) ask(ctx context.Context, node string) error {
+func (p *poller) ask(ctx context.Context, node string) (news bool, err error) {
 	u := strings.TrimRight(node, "/") + "/v1/ingress/routes"
 	if p.fleet.Prefer != "" {
 		u += "?prefer=" + url.QueryEscape(p.fleet.Prefer)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	req.Header.Set("Authorization", "Bearer "+p.fleet.Token)
 	if etag := p.etags[node]; etag != "" && p.table.Load() != nil {
 		req.Header.Set("If-None-Match", etag)
 	}
+	// RFC 7240, section 4.3. A node that does not know it answers at once.
+	req.Header.Set("Prefer", "wait="+strconv.Itoa(int(pollWait/time.Second)))
 	res, err := p.http.Do(req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer res.Body.Close()
 	switch res.StatusCode {
 	case http.StatusNotModified:
-		return nil
+		return false, nil
 	case http.StatusOK:
 	case http.StatusUnauthorized:
-		return errToken
+		return false, errToken
 	default:
-		return fmt.Errorf("it answered %d", res.StatusCode)
+		return false, fmt.Errorf("it answered %d", res.StatusCode)
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxDocument+1))
 	if err != nil {
-		return err
+		return false, err
 	}
 	if len(body) > maxDocument {
-		return fmt.Errorf("its document is larger than %d bytes", maxDocument)
+		return false, fmt.Errorf("its document is larger than %d bytes", maxDocument)
 	}
 	t, skipped, err := parseDocument(body)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, s := range skipped {
 		p.log.Warn("left out of the routing", zap.String("fleet", p.fleet.Name), zap.String("node", node), zap.Error(s))
@@ -195,7 +213,7 @@ func (p *poller) ask(ctx context.Context, node string) error {
 	clear(p.etags)
 	p.etags[node] = res.Header.Get("ETag")
 	p.save(body)
-	return nil
+	return true, nil
 }
 
 func (p *poller) save(body []byte) {

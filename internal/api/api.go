@@ -42,6 +42,9 @@ type Loop interface {
 	// RoutingBody is the encoded routing document with one node's upstreams first;
 	// "self" is this node. ready is false until the first pass is complete.
 	RoutingBody(prefer string) (body []byte, etag string, ready bool)
+	// RoutingChanged is closed when that document is another one than at the time of
+	// the call, or when nobody shall wait for it any more.
+	RoutingChanged() <-chan struct{}
 	// Hint is what another node tells this one.
 	Hint(ctx context.Context, from string, h scafo.PeerHint) (scafo.PeerAnswer, error)
 	// Asked says that another node asked for this one's health.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/scafo/scafo"
@@ -266,6 +267,78 @@ func TestRouting(t *testing.T) {
 			t.Errorf("If-None-Match %s: %d %s %v", header, w.Code, w.Body, w.Header())
 		}
 	}
+}
+
+// Who asks to be told waits for another document, up to the time that it names.
+func TestRoutingWaits(t *testing.T) {
+	const path = "/v1/ingress/routes"
+	wait := func(f *fleet, etag, prefer string) *httptest.ResponseRecorder {
+		r := request(http.MethodGet, path, "ingress", nil)
+		if etag != "" {
+			r.Header.Set("If-None-Match", etag)
+		}
+		r.Header.Set("Prefer", prefer)
+		return f.do(r)
+	}
+	t.Run("the time passes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			for prefer, want := range map[string]time.Duration{
+				"wait=5": 5 * time.Second, "respond-async, wait=7": 7 * time.Second, `Wait = "3"; x=y`: 3 * time.Second,
+				"wait=30": api.MaxRoutingWait, "wait=31": api.MaxRoutingWait, "wait=2147483647": api.MaxRoutingWait,
+				"wait=0": 0, "wait=-1": 0, "wait": 0, "wait=x": 0, "waits=5": 0, "": 0,
+			} {
+				began := time.Now()
+				if w := wait(f, `"abc"`, prefer); w.Code != 304 {
+					t.Errorf("Prefer: %s: %d", prefer, w.Code)
+				}
+				if took := time.Since(began); took != want {
+					t.Errorf("Prefer: %s waited %v, want %v", prefer, took, want)
+				}
+			}
+			// Whoever does not have the document gets it at once.
+			began := time.Now()
+			for _, etag := range []string{"", `"older"`} {
+				if w := wait(f, etag, "wait=5"); w.Code != 200 || time.Since(began) != 0 {
+					t.Errorf("If-None-Match %s: %d after %v", etag, w.Code, time.Since(began))
+				}
+			}
+		})
+	})
+	t.Run("a change ends it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			f.loop.changed, f.loop.asking = make(chan struct{}), make(chan struct{}, 1)
+			answer := make(chan *httptest.ResponseRecorder, 1)
+			go func() { answer <- wait(f, "", "wait=30") }() // before the first pass
+			<-f.loop.asking
+			synctest.Wait()
+			time.Sleep(time.Second)
+			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			began := time.Now()
+			close(f.loop.changed)
+			if w := <-answer; w.Code != 200 || w.Header().Get("ETag") != `"abc"` || time.Since(began) != 0 {
+				t.Errorf("%d %v after %v", w.Code, w.Header(), time.Since(began))
+			}
+		})
+	})
+	t.Run("a caller that left", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			r := request(http.MethodGet, path, "ingress", nil).WithContext(ctx)
+			r.Header.Set("If-None-Match", `"abc"`)
+			r.Header.Set("Prefer", "wait=30")
+			began := time.Now()
+			f.do(r)
+			if took := time.Since(began); took != time.Second {
+				t.Errorf("it waited %v for a caller that left after 1s", took)
+			}
+		})
+	})
 }
 
 func TestPeerHints(t *testing.T) {

@@ -42,6 +42,9 @@ type loop struct {
 	prefer, from, asked string
 	hint                scafo.PeerHint
 	hints               int
+
+	changed chan struct{} // nil is never closed
+	asking  chan struct{} // gets a token for each who may wait, where it is set
 }
 
 func (l *loop) State(context.Context) (scafo.DaemonState, error) { return l.state, l.err }
@@ -49,6 +52,13 @@ func (l *loop) State(context.Context) (scafo.DaemonState, error) { return l.stat
 func (l *loop) RoutingBody(prefer string) ([]byte, string, bool) {
 	l.prefer = prefer
 	return []byte(l.body), l.etag, l.ready
+}
+
+func (l *loop) RoutingChanged() <-chan struct{} {
+	if l.asking != nil {
+		l.asking <- struct{}{}
+	}
+	return l.changed
 }
 
 func (l *loop) Hint(_ context.Context, from string, h scafo.PeerHint) (scafo.PeerAnswer, error) {

@@ -308,6 +308,8 @@ func (n *Node) serve(ctx context.Context) error {
 		Handler: n.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
+	// What waits for another routing document would hold a shutdown up.
+	server.RegisterOnShutdown(n.loop.EndWaits)
 	// The parts end when this context does, which is after the drain.
 	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopParts()

@@ -483,6 +483,52 @@ func TestPublisher(t *testing.T) {
 	}
 }
 
+// Who waits hears of every change, and of the end.
+func TestPublisherChanged(t *testing.T) {
+	closed := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	w := newWorld("a")
+	var p Publisher
+	publish := func() {
+		doc, _ := Build(w.in)
+		if _, err := p.Publish(doc, time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := p.Changed()
+	publish()
+	second := p.Changed()
+	if !closed(first) || closed(second) {
+		t.Error("the first document is a change, once")
+	}
+	publish() // the same content
+	if closed(second) || p.Changed() != second {
+		t.Error("the same content is no change")
+	}
+	w.app("shop", "a")
+	publish()
+	if !closed(second) {
+		t.Error("a change was not told")
+	}
+	third := p.Changed()
+	p.Release()
+	p.Release()
+	if !closed(third) || !closed(p.Changed()) {
+		t.Error("somebody waits after the end")
+	}
+	w.app("zoo", "a")
+	publish()
+	if !closed(p.Changed()) {
+		t.Error("somebody waits after the end")
+	}
+}
+
 // BenchmarkBuild compares building and encoding 10,000 applications with encoding
 // the same values alone.
 func BenchmarkBuild(b *testing.B) {
