@@ -33,7 +33,6 @@ type Registry struct {
 	b    bucket.Bucket
 	now  func() time.Time
 	log  *slog.Logger
-	node string
 	tell announcer
 
 	mu   sync.Mutex
@@ -45,7 +44,7 @@ type Registry struct {
 
 // New makes a registry over a bucket.
 func New(b bucket.Bucket, o Options) *Registry {
-	r := &Registry{b: b, now: o.Now, rand: o.Rand, log: o.Log, node: o.Node}
+	r := &Registry{b: b, now: o.Now, rand: o.Rand, log: o.Log}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -54,6 +53,9 @@ func New(b bucket.Bucket, o Options) *Registry {
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
+	}
+	if o.Node != "" {
+		r.log = r.log.With("node", o.Node)
 	}
 	return r
 }
