@@ -290,6 +290,16 @@ func (f *Follower) publish() bool {
 		}
 		return false
 	}
+	f.fill(&s)
+	for _, t := range all {
+		t.settle()
+	}
+	f.snapshot.Store(&s)
+	return true
+}
+
+// fill puts what moved into a snapshot, which has the maps of the last one.
+func (f *Follower) fill(s *Snapshot) {
 	if f.placements.moved() || f.applications.moved() {
 		s.Applications = f.applications.by(func(a scafo.Application) string { return a.Name })
 		s.Placements = f.placements.by(func(p scafo.Placement) string {
@@ -320,11 +330,6 @@ func (f *Follower) publish() bool {
 	for k, b := range f.bad {
 		s.Unreadable[k] = b.why
 	}
-	for _, t := range all {
-		t.settle()
-	}
-	f.snapshot.Store(&s)
-	return true
 }
 
 // followedTable is a table whatever its type.
