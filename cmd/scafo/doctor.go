@@ -111,7 +111,7 @@ func diagnoseClock(ctx context.Context, b bucket.Bucket) finding {
 	// The store's time is in whole seconds, taken somewhere between the two reads.
 	off := o.Date.Sub(before)
 	if off > 0 {
-		off = max(0, o.Date.Sub(time.Now()))
+		off = max(0, time.Until(o.Date))
 	} else {
 		off = min(0, off+time.Second)
 	}

@@ -61,7 +61,7 @@ func open(r io.Reader, l Limits) (*boundedReader, func(), error) {
 		if err != nil {
 			return nil, nil, broken(err)
 		}
-		return expanded(z), func() { z.Close() }, nil
+		return expanded(z), func() { _ = z.Close() }, nil
 	case Zstd:
 		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {

@@ -347,12 +347,14 @@ func TestUnpackLimits(t *testing.T) {
 		"bomb, gzip": {
 			[]entry{file("zeros", strings.Repeat("\x00", 8<<20))},
 			func(b []byte) []byte { return gzipped(t, b) },
-			Limits{Bytes: 1 << 20, Entries: 9}, scafo.CodeResourceLimit,
+			Limits{Bytes: 1 << 20, Entries: 9},
+			scafo.CodeResourceLimit,
 		},
 		"bomb behind the end": {
 			three,
 			func(b []byte) []byte { return zstded(t, append(b, make([]byte, 8<<20)...)) },
-			Limits{Bytes: 1 << 20, Entries: 9}, scafo.CodeResourceLimit,
+			Limits{Bytes: 1 << 20, Entries: 9},
+			scafo.CodeResourceLimit,
 		},
 	} {
 		b := archive(t, c.entries...)

@@ -26,7 +26,6 @@ func gone(m *Machine)     { m.Live = false }
 func draining(m *Machine) { m.Draining = true }
 func norunner(m *Machine) { m.NoRunner = true }
 func unsure(m *Machine)   { m.Unsure = true }
-func young(m *Machine)    { m.Steady = false }
 func with(k, v string) func(*Machine) {
 	return func(m *Machine) { m.Labels = map[string]string{k: v} }
 }

@@ -66,7 +66,7 @@ func TestADeployThatANodeRefusesFails(t *testing.T) {
 				w := newWorld(t)
 				defer w.end()
 				settled(t, w, 0, "a", "b")
-				app := w.deploy("a", "shop", "v1")
+				w.deploy("a", "shop", "v1")
 				w.update("shop", func(a *scafo.Application) { a.Replicas = scafo.Replicas{Count: 2} })
 				if kind == "at a reload" {
 					w.until(15*time.Second, "both serve v1", func() bool { return len(w.serving("shop")) == 2 })
@@ -80,7 +80,7 @@ func TestADeployThatANodeRefusesFails(t *testing.T) {
 					w.until(15*time.Second, "it stopped", func() bool { return len(w.node("b").sup.Statuses()) == 0 })
 					w.update("shop", func(a *scafo.Application) { a.Blocked = nil })
 				}
-				app = w.deploy("a", "shop", "v2")
+				app := w.deploy("a", "shop", "v2")
 				took, nodes, err := settle(t, w.node("a"), app, time.Minute)
 				var e *scafo.Error
 				if !errors.As(err, &e) || e.Code != scafo.CodePublishFailed || !strings.Contains(e.Detail, "node b") || !strings.Contains(e.Detail, "boom at worker.js:3") {
@@ -124,7 +124,7 @@ func TestANodeThatStartsHoldsADeployUp(t *testing.T) {
 		if err != nil || took < 39*time.Second {
 			t.Errorf("took %s: %v", took, err)
 		}
-		app = w.deploy("a", "shop", "v2")
+		w.deploy("a", "shop", "v2")
 		w.node("b").sup.settings(func(s *fakeSupervisor) { s.reloads = time.Hour })
 		app = w.deploy("a", "shop", "v3")
 		_, _, err = settle(t, w.node("a"), app, 20*time.Second)

@@ -59,8 +59,7 @@ func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, ver
 	defer cancel()
 	l.c.Store.Hint(s.keys()...)
 	l.tell(s.keys()...)
-	v, ok := l.fresh(ctx)
-	if !ok {
+	if _, ok := l.fresh(ctx); !ok {
 		return s.ended(ctx, plan.Verdict{Step: "the first pass"})
 	}
 	tick := time.NewTicker(settleTick)
@@ -69,7 +68,7 @@ func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, ver
 	for {
 		l.mu.Lock()
 		passed := l.passed
-		v = l.view
+		v := l.view
 		l.mu.Unlock()
 		s.ask(ctx, &asking, v)
 		verdict := s.verdict(v)

@@ -62,8 +62,10 @@ func TestFaultsOfAWrite(t *testing.T) {
 		do      func(w world) error
 		done    func(d Doc[scafo.Application]) bool
 	}{
-		"create": {nil, func(w world) error { _, err := Update(context.Background(), w.r, w.key, bump); return err },
-			func(d Doc[scafo.Application]) bool { return d.Exists && d.Value.DeploySeq == 1 }},
+		"create": {
+			nil, func(w world) error { _, err := Update(context.Background(), w.r, w.key, bump); return err },
+			func(d Doc[scafo.Application]) bool { return d.Exists && d.Value.DeploySeq == 1 },
+		},
 		"replace": {
 			func(w world) error { _, err := Update(context.Background(), w.r, w.key, bump); return err },
 			func(w world) error { _, err := Update(context.Background(), w.r, w.key, bump); return err },

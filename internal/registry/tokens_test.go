@@ -107,7 +107,10 @@ func (d doubling) Create(ctx context.Context, key string, body []byte) (string, 
 func TestUseTokenWhileTheBucketIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, rule := range []fault.Rule{
-			{Kind: fault.Unavailable}, {Kind: fault.Denied}, {Kind: fault.LostNotApplied}, {Op: fault.Create, Kind: fault.LostNotApplied},
+			{Kind: fault.Unavailable},
+			{Kind: fault.Denied},
+			{Kind: fault.LostNotApplied},
+			{Op: fault.Create, Kind: fault.LostNotApplied},
 			{Op: fault.Create, Kind: fault.Refused},
 		} {
 			store := fault.New(memory.New())

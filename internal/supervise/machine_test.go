@@ -326,7 +326,6 @@ func TestAProcessThatStartsWhileItIsStoppedIsStopped(t *testing.T) {
 type oracle struct {
 	alive, launching bool
 	termAt, fencedAt time.Time
-	bound            time.Duration
 }
 
 func (o *oracle) see(t *rapid.T, p Policy, a action, m machine, now time.Time) {
