@@ -38,6 +38,7 @@ type backend struct {
 	retired  bool
 	idle     chan struct{} // closed once retired with nothing in flight
 	sockets  map[*socket]struct{}
+	waits    map[*wait]struct{}
 	cause    string // why it was killed, for the log
 }
 
@@ -45,6 +46,7 @@ func newBackend(a adoption, p Process, slot int) *backend {
 	b := &backend{
 		adoption: a, proc: p, slot: slot, started: time.Now(),
 		idle: make(chan struct{}), gone: make(chan struct{}), sockets: map[*socket]struct{}{},
+		waits: map[*wait]struct{}{},
 	}
 	b.transport = &http.Transport{
 		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return p.Dial(ctx) },

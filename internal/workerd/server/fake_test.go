@@ -228,6 +228,8 @@ type fakeRuntime struct {
 	reaped   []string // "pid clean"
 	startErr error
 	loads    int
+	looks    int         // for lapsed peers
+	lapses   []time.Time // when peers' leases run out
 }
 
 func (f *fakeRuntime) Prepare(context.Context) error {
@@ -281,6 +283,18 @@ func (f *fakeRuntime) Reaped(_ context.Context, p Process, clean bool) {
 	f.mu.Lock()
 	f.reaped = append(f.reaped, fmt.Sprint(p.PID(), " ", clean))
 	f.mu.Unlock()
+}
+func (f *fakeRuntime) Lapsed(context.Context) ([]time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looks++
+	var out []time.Duration
+	for _, at := range f.lapses {
+		if ago := time.Since(at); ago > 0 {
+			out = append(out, ago)
+		}
+	}
+	return out, nil
 }
 func (f *fakeRuntime) FirstSlot() int             { return 0 }
 func (f *fakeRuntime) Keep(...*layout.Deployment) {}

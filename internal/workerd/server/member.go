@@ -24,14 +24,18 @@ type member struct {
 	Draining  bool   `json:"draining"`
 }
 
-// maxMembers bounds how many records are read to find one's own.
+// maxMembers bounds how many records are read at once.
 const maxMembers = 256
 
-// findMember finds the record of the member that is reached at address. While
-// the process runs, nobody else has that address, so the one live record with it
-// is its own; if there are several, an earlier process had the same port, and
-// none is certain.
-func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, now time.Time) (string, error) {
+// seenMember is a record with its place and its age.
+type seenMember struct {
+	member
+	key string
+	age time.Duration // since it was last written, by the store's own clock
+}
+
+// members reads the records that were written within the last hour.
+func members(ctx context.Context, b bucket.Bucket, prefix string, now time.Time) ([]seenMember, error) {
 	var keys []string
 	err := bucket.Walk(ctx, b, prefix+nodesPrefix, func(i bucket.Info) error {
 		if strings.HasSuffix(i.Key, ".json") && now.Sub(i.Modified) < time.Hour {
@@ -40,12 +44,12 @@ func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, no
 		return nil
 	})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if len(keys) > maxMembers {
-		return "", fmt.Errorf("%d records of members", len(keys))
+		return nil, fmt.Errorf("%d records of members", len(keys))
 	}
-	found := make([]bool, len(keys))
+	found := make([]*seenMember, len(keys))
 	errs := make([]error, len(keys))
 	var wg sync.WaitGroup
 	limit := make(chan struct{}, 8)
@@ -60,23 +64,48 @@ func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, no
 				}
 				return
 			}
-			var m member
-			if json.Unmarshal(o.Body, &m) == nil {
-				found[i] = m.Address == address && m.ExpiresMS != 0 && !m.Draining
+			m := seenMember{key: key, age: now.Sub(o.Modified)}
+			if !o.Date.IsZero() {
+				m.age = o.Date.Sub(o.Modified)
+			}
+			if json.Unmarshal(o.Body, &m.member) == nil {
+				found[i] = &m
 			}
 		})
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	var all []seenMember
+	for _, m := range found {
+		if m != nil {
+			all = append(all, *m)
+		}
+	}
+	return all, nil
+}
+
+// holds reports whether the record is of one that has not left.
+func (m member) holds() bool { return m.ExpiresMS != 0 && !m.Draining }
+
+// findMember finds the record of the member that is reached at address. While
+// the process runs, nobody else has that address, so the one live record with it
+// is its own; if there are several, an earlier process had the same port, and
+// none is certain.
+func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, now time.Time) (string, error) {
+	all, err := members(ctx, b, prefix, now)
+	if err != nil {
 		return "", err
 	}
 	match := ""
-	for i, key := range keys {
+	for _, m := range all {
 		switch {
-		case found[i] && match != "":
+		case m.Address != address || !m.holds():
+		case match != "":
 			return "", fmt.Errorf("several members have the address %s", address)
-		case found[i]:
-			match = key
+		default:
+			match = m.key
 		}
 	}
 	if match == "" {
@@ -84,6 +113,25 @@ func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, no
 	}
 	return match, nil
 }
+
+// lapsed says how long ago leases ran out of members that did not leave.
+func lapsed(ctx context.Context, b bucket.Bucket, prefix string, lease time.Duration, now time.Time) ([]time.Duration, error) {
+	all, err := members(ctx, b, prefix, now)
+	if err != nil {
+		return nil, err
+	}
+	var out []time.Duration
+	for _, m := range all {
+		if ago := m.age - lease; m.holds() && ago > lapseSlack {
+			out = append(out, ago)
+		}
+	}
+	return out, nil
+}
+
+// lapseSlack is for the seconds of a store's Last-Modified, and for a renewal
+// that took its time.
+const lapseSlack = 3 * time.Second
 
 // releaseTries is how often a release is tried against a record that changes: a
 // renewal which the dead process had sent may still arrive once.

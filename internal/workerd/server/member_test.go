@@ -134,6 +134,36 @@ func TestFindMember(t *testing.T) {
 	}
 }
 
+func TestLapsed(t *testing.T) {
+	clock := time.Now()
+	b := memory.New(memory.WithClock(func() time.Time { return clock }))
+	put := func(id, body string) {
+		t.Helper()
+		if _, err := b.Put(t.Context(), "c/v1/nodes/"+id+".json", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("gone", record)
+	put("left", strings.NewReplacer("1796182655000", "0", "false", "true").Replace(record))
+	ago := func() []time.Duration {
+		t.Helper()
+		l, err := lapsed(t.Context(), b, "c/", 20*time.Second, clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	clock = clock.Add(20*time.Second + lapseSlack)
+	if l := ago(); len(l) != 0 {
+		t.Errorf("%v", l)
+	}
+	clock = clock.Add(7 * time.Second)
+	put("lives", record)
+	if l := ago(); len(l) != 1 || l[0] != lapseSlack+7*time.Second {
+		t.Errorf("%v", l)
+	}
+}
+
 func TestClusterKeyIsOne(t *testing.T) {
 	b := memory.New()
 	keys := make([]string, 8)

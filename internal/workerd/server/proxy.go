@@ -38,6 +38,11 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), upgradeKey{}, up)
 		r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { up.conn = i.Conn }}))
 	}
+	if b.durable() {
+		var done func()
+		r, done = b.waiting(r)
+		defer done()
+	}
 	b.proxy.ServeHTTP(w, r)
 }
 
@@ -114,7 +119,9 @@ func (s *Server) newProxy(b *backend) *httputil.ReverseProxy {
 		Rewrite:        func(p *httputil.ProxyRequest) { rewrite(p, s.o.Trust) },
 		ModifyResponse: func(r *http.Response) error { return s.modify(b, r) },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.Context().Err() != nil || errors.Is(err, context.Canceled) {
+			if cause := context.Cause(r.Context()); errors.Is(cause, errPeerGone) {
+				err = cause
+			} else if r.Context().Err() != nil || errors.Is(err, context.Canceled) {
 				panic(http.ErrAbortHandler) // the client is gone
 			}
 			s.log.Debug("workerd did not answer", "pid", b.proc.PID(), "method", r.Method, "err", err)
@@ -127,6 +134,7 @@ func (s *Server) newProxy(b *backend) *httputil.ReverseProxy {
 }
 
 func (s *Server) modify(b *backend, r *http.Response) error {
+	b.heard(r.Request)
 	if r.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil
 	}

@@ -157,6 +157,47 @@ func TestStreamsBothWays(t *testing.T) {
 	})
 }
 
+// A peer that vanished without a word leaves requests hanging that were on their
+// way to its objects; a request that merely takes long is left alone.
+func TestRequestsThatWaitForAGonePeer(t *testing.T) {
+	rt := deployed("v1")
+	withServer(t, rt, Options{}, func(w *world) {
+		before := make(chan reply, 1)
+		go func() { before <- w.get("/slow?for=10m") }()
+		time.Sleep(time.Minute)
+		rt.mu.Lock()
+		rt.lapses = []time.Time{time.Now().Add(20 * time.Second), time.Now().Add(-time.Hour)}
+		rt.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		after := make(chan reply, 1)
+		go func() { after <- w.get("/slow?for=10m") }()
+		select {
+		case r := <-before:
+			w.wantRefused(r)
+		case <-time.After(waitPatience + waitAgain):
+			t.Error("the request hangs")
+		}
+		if r := <-after; r.status != 200 {
+			t.Errorf("a request that began after the peer's end: %d %v", r.status, r.err)
+		}
+	})
+	if most := int(11 * time.Minute / waitAgain); rt.looks > most {
+		t.Errorf("the store was asked %d times", rt.looks)
+	}
+}
+
+func TestQuickRequestsCostNoLook(t *testing.T) {
+	rt := deployed("v1")
+	withServer(t, rt, Options{}, func(w *world) {
+		for range 100 {
+			w.get("/slow?for=5s")
+		}
+	})
+	if rt.looks != 0 {
+		t.Errorf("%d looks", rt.looks)
+	}
+}
+
 func TestLastOfAList(t *testing.T) {
 	for _, c := range []struct {
 		in   []string

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/scafo/scafo/internal/workerd/instance"
 	"github.com/scafo/scafo/internal/workerd/layout"
@@ -23,6 +24,8 @@ type Runtime interface {
 	// clean says that it handed over and left the cluster by itself.
 	Joined(ctx context.Context, p Process)
 	Reaped(ctx context.Context, p Process, clean bool)
+	// Lapsed says how long ago peers went without leaving the cluster.
+	Lapsed(ctx context.Context) ([]time.Duration, error)
 	// FirstSlot is the slot whose disk is the warmest.
 	FirstSlot() int
 	// Keep drops the local copies of all deployments but these.

@@ -320,6 +320,9 @@ func (s *Server) launch(a adoption) (*backend, error) {
 	s.mu.Unlock()
 	s.rt.Joined(ctx, p)
 	s.work.Go(func() { s.watch(b) })
+	if b.durable() {
+		s.work.Go(func() { s.watchWaits(b) })
+	}
 	return b, nil
 }
 

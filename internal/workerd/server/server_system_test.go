@@ -259,3 +259,59 @@ func TestItOutlivesWhoStartedIt(t *testing.T) {
 	}
 	b.until("the end", 20*time.Second, func() bool { return gone(workerd) })
 }
+
+// A machine that vanishes takes its objects along until its lease has run out:
+// through the others, requests to them are refused meanwhile, and none hangs.
+func TestAMachineThatVanishes(t *testing.T) {
+	for _, kind := range []string{"killed", "frozen"} {
+		t.Run(kind, func(t *testing.T) {
+			b := newBench(t)
+			b.deploy(counterWorker, "Counter")
+			s1, s2 := b.serve("n1"), b.serve("n2")
+			s1.want("/add", "1")
+			s2.want("/add", "2")
+			workerd := s1.workerdPID()
+			if kind == "killed" {
+				_ = s1.cmd.Process.Kill()
+			} else {
+				_ = s1.cmd.Process.Signal(syscall.SIGSTOP)
+				_ = syscall.Kill(workerd, syscall.SIGSTOP)
+				defer func() { _ = syscall.Kill(workerd, syscall.SIGKILL) }()
+			}
+			begun := time.Now()
+			for {
+				one := time.Now()
+				n, got, err := s2.try("/add")
+				if took := time.Since(one); took > 45*time.Second || err != nil {
+					t.Fatalf("%d %v after %s", n, err, took)
+				}
+				if n == 200 {
+					if got != "3" && got != "4" { // one that was refused may have happened
+						t.Errorf("%s", got)
+					}
+					break
+				}
+				if n != 503 {
+					t.Errorf("%d %q", n, got)
+				}
+				if time.Since(begun) > time.Minute {
+					t.Fatal("it does not come back")
+				}
+			}
+			t.Logf("back after %s", time.Since(begun).Round(time.Second))
+			if kind == "frozen" {
+				_ = syscall.Kill(workerd, syscall.SIGCONT)
+				_ = s1.cmd.Process.Signal(syscall.SIGCONT)
+				select {
+				case <-s1.done:
+					if code := s1.cmd.ProcessState.ExitCode(); code != 3 {
+						t.Errorf("the frozen one ended with %d", code)
+					}
+				case <-time.After(20 * time.Second):
+					t.Error("the frozen one goes on")
+				}
+				s2.settled("/rows")
+			}
+		})
+	}
+}

@@ -365,6 +365,15 @@ func (w *workerdRuntime) Reaped(ctx context.Context, p Process, clean bool) {
 	}
 }
 
+// lease is how long a member of the cluster owns its objects after its last
+// renewal.
+const lease = 20 * time.Second
+
+// Lapsed says how long ago leases of other members ran out.
+func (w *workerdRuntime) Lapsed(ctx context.Context) ([]time.Duration, error) {
+	return lapsed(ctx, w.store, stateKey+"/", lease/time.Duration(w.env.LeaseDivisor), time.Now())
+}
+
 // FirstSlot is the slot that the last workerd used.
 func (w *workerdRuntime) FirstSlot() int { return w.dir.saved().Slot }
 

@@ -196,7 +196,7 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-var client = &http.Client{Timeout: 40 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+var client = &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 func (s *serving) try(path string) (int, string, error) {
 	resp, err := client.Get(s.url + path)
