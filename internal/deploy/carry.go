@@ -125,7 +125,8 @@ func (s *Service) turn(ctx context.Context, j *job) (scafo.Application, error) {
 			select {
 			case s.workers <- struct{}{}:
 				j.freeWorker = s.workerOf()
-				// It may have been blocked, or judged, in that time.
+				// It may have been blocked, or judged, in that time: a fresh look.
+				j.app = nil
 				if app, err = s.takeSlot(queue, j); err != nil {
 					j.freeWorker()
 				}
@@ -165,9 +166,24 @@ func (s *Service) task(ctx context.Context, j *job, app scafo.Application, confi
 	}
 	j.noteDeployment(j.version)
 	j.note(stepSettling, nil)
+	// The fleet tells the nodes itself, while this makes the change durable news.
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		s.announce(ctx, j)
+	}()
+	defer func() { <-told }()
 	return s.c.Fleet.Settle(ctx, app, j.deploy.Seq, j.version, func(nodes []scafo.DeployNode) {
 		j.note(stepOf(nodes, j.version), nodes)
 	})
+}
+
+// announce tells the fleet that the deploy and its application changed. What could
+// not be told is told with the node's next announcement.
+func (s *Service) announce(ctx context.Context, j *job) {
+	if err := s.c.Registry.Announce(ctx, registry.ApplicationKey(j.id.Application), registry.DeployKey(j.id)); err != nil && ctx.Err() == nil {
+		s.log.Warn("a deploy could not be announced yet", "deploy", j.id.String(), "cause", err)
+	}
 }
 
 // publish remembers what the application was and runs the deploy command.
@@ -183,7 +199,7 @@ func (s *Service) publish(ctx context.Context, j *job, app scafo.Application, co
 		}
 		deployment, seq = app.Deployment, app.DeploymentSeq
 	}
-	d, err := s.move(ctx, j.id, func(d *scafo.Deploy) {
+	d, err := j.move(ctx, s.c.Registry, func(d *scafo.Deploy) {
 		d.State, d.Step, d.MovedAt = scafo.DeployUploading, stepPublishing, s.c.Registry.Now()
 		d.Previous, d.PreviousDeployment, d.PreviousSeq = kept, deployment, seq
 	})
@@ -209,28 +225,37 @@ func (s *Service) publish(ctx context.Context, j *job, app scafo.Application, co
 	return nil
 }
 
-// record makes the published version the application's.
+// record makes the published version the application's, its own record first. It
+// announces nothing.
 func (s *Service) record(ctx context.Context, j *job) (scafo.Application, error) {
 	d := j.deploy
 	runtime, _ := s.c.Publisher.Version(ctx)
-	err := s.c.Registry.RecordDeployment(ctx, scafo.Deployment{
-		Application: d.Application, UID: d.UID, Version: j.version, Deploy: d.ID, Source: d.Source, OIDC: d.OIDC,
-		ArtifactHash: d.ArtifactHash, ArtifactSize: d.ArtifactSize, CelldVersion: runtime, At: s.c.Registry.Now(), By: d.Caller,
+	key := registry.DeploymentKey(d.Application, d.UID, j.version)
+	_, err := change(ctx, s.c.Registry, key, &registry.Doc[scafo.Deployment]{Key: key}, func(doc *registry.Doc[scafo.Deployment]) error {
+		if doc.Exists {
+			return registry.ErrKeep // the first provenance of a version stays
+		}
+		doc.Value = scafo.Deployment{
+			Application: d.Application, UID: d.UID, Version: j.version, Deploy: d.ID, Source: d.Source, OIDC: d.OIDC,
+			ArtifactHash: d.ArtifactHash, ArtifactSize: d.ArtifactSize, CelldVersion: runtime, At: s.c.Registry.Now(), By: d.Caller,
+		}
+		return nil
 	})
 	if err != nil {
 		return scafo.Application{}, err
 	}
-	return s.c.Registry.UpdateApplication(ctx, d.Application, func(a *scafo.Application) error {
-		switch {
-		case a.UID != d.UID:
+	return j.update(ctx, s.c.Registry, func(doc *registry.Doc[scafo.Application]) error {
+		switch a := &doc.Value; {
+		case !doc.Exists, a.UID != d.UID, a.Deleting != nil:
 			return errReplaced(d.Application)
 		case a.Publishing == nil || a.Publishing.Deploy != d.ID:
 			return errJudged
 		case a.Deployment == j.version && a.DeploymentSeq == d.Seq:
 			return registry.ErrKeep
+		default:
+			a.Deployment, a.DeploymentSeq = j.version, d.Seq
+			return nil
 		}
-		a.Deployment, a.DeploymentSeq = j.version, d.Seq
-		return nil
 	})
 }
 
@@ -275,7 +300,7 @@ func (s *Service) unrecord(ctx context.Context, j *job) error {
 func (s *Service) finish(ctx context.Context, j *job, cause error) error {
 	status := s.outcome(j, cause)
 	err := s.insist(ctx, "recording how a deploy ended", func() error {
-		d, err := s.move(ctx, j.id, func(d *scafo.Deploy) { s.terminal(d, status) })
+		d, err := j.move(ctx, s.c.Registry, func(d *scafo.Deploy) { s.terminal(d, status) })
 		switch {
 		case err == nil:
 			j.deploy = d
@@ -294,12 +319,13 @@ func (s *Service) finish(ctx context.Context, j *job, cause error) error {
 	} else {
 		s.event("deploy.failed", j, "code", string(status.Code), "detail", status.Detail, "cause", cause)
 	}
-	if j.keepsSlot {
-		return nil
+	if !j.keepsSlot {
+		if _, err := j.update(ctx, s.c.Registry, releasing(j.deploy)); err != nil {
+			s.log.Warn("a deploy that has ended still holds its application; the next one frees it", "deploy", j.id.String(), "cause", err)
+		}
 	}
-	if err := s.release(ctx, j.deploy); err != nil {
-		s.log.Warn("a deploy that has ended still holds its application; the next one frees it", "deploy", j.id.String(), "cause", err)
-	}
+	// Nobody waits for this any more: the deploy has ended.
+	s.announce(ctx, j)
 	return nil
 }
 
@@ -342,22 +368,6 @@ func (s *Service) terminal(d *scafo.Deploy, status scafo.DeployStatus) {
 	d.FinishedAt, d.MovedAt = &now, now
 }
 
-// move changes the record of a deploy that has not ended. It announces nothing:
-// who wants to know reads the record itself.
-func (s *Service) move(ctx context.Context, id scafo.DeployID, change func(*scafo.Deploy)) (scafo.Deploy, error) {
-	doc, err := registry.Update(ctx, s.c.Registry, registry.DeployKey(id), func(d *registry.Doc[scafo.Deploy]) error {
-		if !d.Exists || d.Value.ID != id.String() {
-			return scafo.Errorf(scafo.CodeNotFound, "no such deploy")
-		}
-		if d.Value.State.Terminal() {
-			return registry.ErrTerminal
-		}
-		change(&d.Value)
-		return nil
-	})
-	return doc.Value, err
-}
-
 // insist does something again and again while the bucket is away.
 func (s *Service) insist(ctx context.Context, what string, do func() error) error {
 	pause := firstPause
@@ -394,7 +404,7 @@ func (s *Service) keepRecord(ctx context.Context, j *job, end context.CancelCaus
 				}
 			case <-alive.C:
 			}
-			_, err := s.move(ctx, j.id, j.report)
+			_, err := j.move(ctx, s.c.Registry, j.report)
 			if errors.Is(err, registry.ErrTerminal) {
 				end(errJudged)
 				return

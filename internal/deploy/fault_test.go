@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/fault"
+	"github.com/scafo/scafo/internal/registry"
 )
 
 var errEOF = io.EOF
@@ -178,4 +181,45 @@ func downOn(f *fault.Store, version string) func(context.Context, string) error 
 		}
 		return nil
 	}
+}
+
+// What a deploy costs, in the order in which it is paid: the runtime's own two
+// calls among it, the nodes' left out. Polls cost one read each.
+func TestRequests(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		f := fault.New(w.store)
+		n := w.start("a", through(f)).run()
+		defer n.stop()
+		first := n.mustAccept("shop", project(t, "v1"))
+		n.idle()
+		uid := w.app("shop").UID
+		f.Reset()
+		second := n.mustAccept("shop", project(t, "v2"))
+		n.idle()
+		app, rev, pointer := registry.ApplicationKey("shop"), registry.RevisionKey, pointerKey("shop", uid)
+		record, deployment := registry.DeployKey(second), registry.DeploymentKey("shop", uid, "v2")
+		want := []string{
+			// Intake.
+			"get " + registry.FreezeKey, "get " + app, "replace " + app, "create " + record, "replace " + rev,
+			// Publishing.
+			"replace " + app, "get " + pointer, "replace " + record,
+			"get " + pointer, "replace " + pointer, // the runtime
+			"create " + deployment, "replace " + app,
+			// The nodes adopt it, while it is announced.
+			"replace " + rev,
+			// The end.
+			"replace " + record, "replace " + app, "replace " + rev,
+		}
+		var got []string
+		for _, c := range f.Calls() {
+			got = append(got, string(c.Op)+" "+c.Key)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), strings.Join(want, ", "))
+		}
+		f.Reset()
+		if _, err := n.Status(t.Context(), first); err != nil || len(f.Calls()) != 1 {
+			t.Errorf("a poll made %v, %v", f.Calls(), err)
+		}
+	})
 }

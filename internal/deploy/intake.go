@@ -28,10 +28,11 @@ func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, er
 	if r.Body == nil {
 		return scafo.DeployStatus{}, scafo.Malformed("the request has no body: it is to be the artifact")
 	}
-	app, err := s.application(ctx, r)
+	doc, err := s.application(ctx, r)
 	if err != nil {
 		return scafo.DeployStatus{}, err
 	}
+	app := doc.Value
 	if err := s.sameRuntime(ctx, app.Name); err != nil {
 		return scafo.DeployStatus{}, err
 	}
@@ -41,6 +42,9 @@ func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, er
 		return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeDeployOverloaded, "this node already has %d deploys to publish", cap(s.admitted))
 	}
 	j := newJob(scafo.DeployID{Application: app.Name, Hex: s.c.Registry.Nonce(8)})
+	if doc.ETag != "" {
+		j.app = &doc
+	}
 	status, err := s.takeIn(ctx, r, app, j)
 	var kept keptJob
 	switch {
@@ -81,41 +85,61 @@ func (s *Service) mayDeploy(ctx context.Context) error {
 }
 
 // application creates the application, or checks it and gives it what the
-// metadata says of its placement.
-func (s *Service) application(ctx context.Context, r Request) (scafo.Application, error) {
-	intend := func(a *scafo.Application) (changed bool) {
-		m := r.Metadata
-		if m.Replicas != nil && *m.Replicas != a.Replicas {
-			a.Replicas, changed = *m.Replicas, true
-		}
-		if m.NodeSelector != nil && !maps.Equal(m.NodeSelector, a.Selector) {
-			a.Selector, changed = maps.Clone(m.NodeSelector), true
-		}
-		return changed
-	}
-	app, created, err := s.c.Registry.CreateApplication(ctx, r.Application, r.Caller, func(a *scafo.Application) { intend(a) })
+// metadata says of its placement. It returns the record as it is then.
+func (s *Service) application(ctx context.Context, r Request) (registry.Doc[scafo.Application], error) {
+	doc, err := registry.Load[scafo.Application](ctx, s.c.Registry, registry.ApplicationKey(r.Application))
 	if err != nil {
-		return app, err
+		return doc, err
 	}
-	if created {
-		s.log.Info("application.created", "event", "application.created", "actor", r.Caller, "application", app.Name)
-		return app, nil
+	if !doc.Exists {
+		app, created, err := s.c.Registry.CreateApplication(ctx, r.Application, r.Caller, func(a *scafo.Application) { intend(a, r.Metadata) })
+		if err != nil {
+			return doc, err
+		}
+		if created {
+			s.log.Info("application.created", "event", "application.created", "actor", r.Caller, "application", app.Name)
+			return registry.Doc[scafo.Application]{Exists: true, Value: app}, nil
+		}
+		// Somebody else was faster.
+		if doc, err = s.c.Registry.ApplicationDoc(ctx, r.Application); err != nil {
+			return doc, err
+		}
 	}
-	if err := blocked(app); err != nil {
-		return app, err
+	if err := open(doc.Value); err != nil {
+		return doc, err
 	}
-	if probe := app; !intend(&probe) {
-		return app, nil
+	if probe := doc.Value; !intend(&probe, r.Metadata) {
+		return doc, nil
 	}
-	return s.c.Registry.UpdateApplication(ctx, r.Application, func(a *scafo.Application) error {
-		if err := blocked(*a); err != nil {
+	app, err := s.c.Registry.UpdateApplication(ctx, r.Application, func(a *scafo.Application) error {
+		if err := open(*a); err != nil {
 			return err
 		}
-		if !intend(a) {
+		if !intend(a, r.Metadata) {
 			return registry.ErrKeep
 		}
 		return nil
 	})
+	return registry.Doc[scafo.Application]{Exists: true, Value: app}, err
+}
+
+// intend gives an application what the metadata says of its placement.
+func intend(a *scafo.Application, m scafo.DeployMetadata) (changed bool) {
+	if m.Replicas != nil && *m.Replicas != a.Replicas {
+		a.Replicas, changed = *m.Replicas, true
+	}
+	if m.NodeSelector != nil && !maps.Equal(m.NodeSelector, a.Selector) {
+		a.Selector, changed = maps.Clone(m.NodeSelector), true
+	}
+	return changed
+}
+
+// open refuses an application that takes no deploys.
+func open(a scafo.Application) error {
+	if a.Deleting != nil {
+		return scafo.Errorf(scafo.CodeApplicationDeleting, "application %s is being deleted", a.Name)
+	}
+	return blocked(a)
 }
 
 func blocked(a scafo.Application) error {
@@ -171,7 +195,7 @@ func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptTime)
 	defer cancel()
-	seq, err := s.nextSeq(ctx, app)
+	seq, err := s.nextSeq(ctx, j, app.UID)
 	if err != nil {
 		return scafo.DeployStatus{}, err
 	}
@@ -185,7 +209,11 @@ func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, 
 		return scafo.DeployStatus{}, err
 	}
 	s.activate(j)
-	if err := s.c.Registry.CreateDeploy(ctx, j.deploy); err != nil {
+	err = j.create(ctx, s.c.Registry)
+	if err == nil {
+		err = s.c.Registry.Announce(ctx, registry.ApplicationKey(app.Name), registry.DeployKey(j.id))
+	}
+	if err != nil {
 		// There may be a record all the same, and then it must come to an end.
 		j.fault = err
 		s.jobs <- j
@@ -281,18 +309,18 @@ func (s *Service) stage(ctx context.Context, body io.Reader, j *job) (artifact.R
 }
 
 // nextSeq takes the deploy's place in the order of the application's deploys.
-func (s *Service) nextSeq(ctx context.Context, app scafo.Application) (int64, error) {
-	now, err := s.c.Registry.UpdateApplication(ctx, app.Name, func(a *scafo.Application) error {
-		if a.UID != app.UID {
-			return errReplaced(app.Name)
+func (s *Service) nextSeq(ctx context.Context, j *job, uid string) (int64, error) {
+	app, err := j.update(ctx, s.c.Registry, func(d *registry.Doc[scafo.Application]) error {
+		if !d.Exists || d.Value.UID != uid {
+			return errReplaced(j.id.Application)
 		}
-		if err := blocked(*a); err != nil {
+		if err := open(d.Value); err != nil {
 			return err
 		}
-		a.DeploySeq++
+		d.Value.DeploySeq++
 		return nil
 	})
-	return now.DeploySeq, err
+	return app.DeploySeq, err
 }
 
 func errReplaced(app string) error {

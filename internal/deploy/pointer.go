@@ -156,12 +156,16 @@ func (s *Service) Abandoned(ctx context.Context, d scafo.Deploy) error {
 
 // release gives the application's slot back, if the deploy has it.
 func (s *Service) release(ctx context.Context, d scafo.Deploy) error {
-	_, err := registry.Update(ctx, s.c.Registry, registry.ApplicationKey(d.Application), func(doc *registry.Doc[scafo.Application]) error {
+	_, err := registry.Update(ctx, s.c.Registry, registry.ApplicationKey(d.Application), releasing(d))
+	return err
+}
+
+func releasing(d scafo.Deploy) func(doc *registry.Doc[scafo.Application]) error {
+	return func(doc *registry.Doc[scafo.Application]) error {
 		if !doc.Exists || doc.Value.UID != d.UID || doc.Value.Publishing == nil || doc.Value.Publishing.Deploy != d.ID {
 			return registry.ErrKeep
 		}
 		doc.Value.Publishing = nil
 		return nil
-	})
-	return err
+	}
 }

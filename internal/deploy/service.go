@@ -164,6 +164,11 @@ type job struct {
 	resumed bool
 	admit   sync.Once // gives its place among the admitted back
 
+	app *registry.Doc[scafo.Application] // as it was last seen; nil: read it
+
+	recordMu sync.Mutex
+	record   *registry.Doc[scafo.Deploy] // as it was last seen; nil: read it; guarded by recordMu
+
 	published  bool   // the deploy command was started: the pointer may have moved
 	version    string // what it published
 	keepsSlot  bool   // what was before it could not be put back

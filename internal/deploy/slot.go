@@ -21,7 +21,7 @@ func (s *Service) takeSlot(ctx context.Context, j *job) (scafo.Application, erro
 		// Whoever is freed after this look wakes this one.
 		freed := s.whenFreed(j.id.Application)
 		var holder scafo.Publishing
-		doc, err := registry.Update(ctx, s.c.Registry, registry.ApplicationKey(j.id.Application), func(d *registry.Doc[scafo.Application]) error {
+		app, err := j.update(ctx, s.c.Registry, func(d *registry.Doc[scafo.Application]) error {
 			if err := mayPublish(d, j.deploy); err != nil {
 				return err
 			}
@@ -37,20 +37,20 @@ func (s *Service) takeSlot(ctx context.Context, j *job) (scafo.Application, erro
 			}
 		})
 		if !errors.Is(err, errHeld) {
-			return doc.Value, err
+			return app, err
 		}
-		gone, err := s.clearHolder(ctx, holder, doc.Value)
+		gone, err := s.clearHolder(ctx, holder, app)
 		switch {
 		case err != nil:
-			return doc.Value, err
+			return app, err
 		case gone:
 			continue
 		case holder.Seq > j.deploy.Seq:
-			return doc.Value, superseded(holder.Deploy)
+			return app, superseded(holder.Deploy)
 		}
 		j.note("waiting for deploy "+holder.Deploy, nil)
 		if err := wait(ctx, freed, slotPoll); err != nil {
-			return doc.Value, err
+			return app, err
 		}
 	}
 }
