@@ -68,22 +68,6 @@ func (m Machine) suits(a scafo.Application) bool {
 // Qualifies is whether the application may be placed on the node.
 func (m Machine) Qualifies(a scafo.Application) bool { return m.Live && m.suits(a) }
 
-// process is the node's process of that uid.
-func (m Machine) process(uid string) (scafo.ProcessStatus, bool) {
-	for _, p := range m.Processes {
-		if p.UID == uid {
-			return p, true
-		}
-	}
-	return scafo.ProcessStatus{}, false
-}
-
-// ReadyFor is whether the node lives and its process of that uid answers health.
-func (m Machine) ReadyFor(uid string) bool {
-	p, ok := m.process(uid)
-	return ok && m.Live && p.State == scafo.ProcessReady
-}
-
 // score ranks nodes for an application where nothing else does (rendezvous
 // hashing): the same pair has the same score everywhere and for good. It is FNV-1a
 // with the finishing steps of MurmurHash3, since FNV alone leaves the high bits of

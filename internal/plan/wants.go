@@ -1,8 +1,9 @@
 package plan
 
 import (
-	"maps"
+	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/scafo/scafo"
 )
@@ -97,32 +98,20 @@ type Want struct {
 // it already, what shall not. They are in the order of names, then of uids.
 func (f Fleet) Wants(node string, running []scafo.ProcessStatus) []Want {
 	var out []Want
-	for _, name := range slices.Sorted(maps.Keys(f.Placements)) {
-		pl := f.Placements[name]
+	placed := map[string]bool{} // by uid
+	for name, pl := range f.Placements {
 		if slices.Contains(pl.Nodes, node) && f.RoleOf(node, name, pl.UID) == RolePlaced {
 			out = append(out, f.want(name, pl.UID, RolePlaced))
+			placed[pl.UID] = true
 		}
 	}
 	for _, p := range running {
-		placed := slices.ContainsFunc(out, func(w Want) bool { return w.UID == p.UID })
-		if !placed {
+		if !placed[p.UID] {
 			out = append(out, f.want(p.Application, p.UID, f.RoleOf(node, p.Application, p.UID)))
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Want) int {
-		if a.Application != b.Application {
-			if a.Application < b.Application {
-				return -1
-			}
-			return 1
-		}
-		if a.UID < b.UID {
-			return -1
-		}
-		if a.UID > b.UID {
-			return 1
-		}
-		return 0
+	slices.SortFunc(out, func(a, b Want) int {
+		return cmp.Or(strings.Compare(a.Application, b.Application), strings.Compare(a.UID, b.UID))
 	})
 	return out
 }

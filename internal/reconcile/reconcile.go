@@ -23,6 +23,11 @@ const (
 	retryAfter   = 2 * time.Second
 	retryMost    = 30 * time.Second
 	maxDoublings = 4
+	// passRest is how long the loop rests after a pass, as a multiple of what the
+	// pass took; rests shorter than passRestLeast are left out.
+	passRest      = 3
+	passRestLeast = 20 * time.Millisecond
+	passRestMost  = 250 * time.Millisecond
 )
 
 // Loop is the reconcile loop of one node. Its methods may be called from any
@@ -123,7 +128,14 @@ func (l *Loop) Run(ctx context.Context) error {
 				continue
 			}
 		}
+		began := time.Now()
 		l.pass(ctx)
+		// A pass of a large fleet takes a while, and whatever comes in bursts (a hundred
+		// processes that start) must not make a burst of passes: they take a part of the
+		// time, and what happens meanwhile is one.
+		if rest := min(passRest*time.Since(began), passRestMost); rest >= passRestLeast && !sleep(ctx, rest) {
+			return nil
+		}
 		timer.Reset(time.Until(l.next()))
 	}
 }
