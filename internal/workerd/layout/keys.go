@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // Keys under the application's prefix.
@@ -20,10 +22,10 @@ const (
 
 // Limits of a deployment.
 const (
-	MaxAssets     = 20_000
-	MaxAssetBytes = 25 << 20
-	MaxAssetTotal = 1 << 30
-	MaxRules      = 100 << 10 // of _headers and of _redirects
+	MaxAssets     = wrangler.MaxAssets
+	MaxAssetBytes = wrangler.MaxAssetBytes
+	MaxAssetTotal = wrangler.MaxAssetTotal
+	MaxRules      = wrangler.MaxRules // of _headers and of _redirects
 	MaxModules    = 1_000
 	MaxModule     = 64 << 20 // of all modules together, as they are published
 	maxName       = 512      // of a module

@@ -22,17 +22,6 @@ import (
 	"github.com/scafo/scafo/internal/wrangler/bundle"
 )
 
-// Files at the top of an assets directory that are never served themselves.
-const (
-	ignoreFile    = ".assetsignore"
-	headersFile   = "_headers"
-	redirectsFile = "_redirects"
-	workerFile    = "_worker.js"
-)
-
-// maxIgnore bounds .assetsignore.
-const maxIgnore = 1 << 20
-
 // collectAssets reads the assets directory: which files are served, with their
 // sizes and digests, and the texts that say how.
 func (p *Project) collectAssets(ctx context.Context) (*layout.Assets, []layout.AssetFile, error) {
@@ -50,7 +39,7 @@ func (p *Project) collectAssets(ctx context.Context) (*layout.Assets, []layout.A
 		name string
 		most int64
 		to   *string
-	}{{headersFile, layout.MaxRules, &a.Headers}, {redirectsFile, layout.MaxRules, &a.Redirects}, {ignoreFile, maxIgnore, &patterns}} {
+	}{{wrangler.HeadersFile, layout.MaxRules, &a.Headers}, {wrangler.RedirectsFile, layout.MaxRules, &a.Redirects}, {wrangler.IgnoreFile, wrangler.MaxIgnore, &patterns}} {
 		if *f.to, err = p.readSmall(filepath.Join(dir, f.name), f.most); err != nil {
 			return nil, nil, err
 		}
@@ -101,33 +90,7 @@ func (p *Project) readSmall(name string, most int64) (string, error) {
 func (p *Project) listAssets(dir string, ignored wrangler.Ignore) ([]layout.AssetFile, error) {
 	var out []layout.AssetFile
 	var total int64
-	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(dir, name)
-		if err != nil {
-			return err
-		}
-		rel = filepath.ToSlash(rel)
-		if rel == "." {
-			return nil
-		}
-		if d.IsDir() {
-			if ignored.MatchOne(rel, true) {
-				return fs.SkipDir
-			}
-			if rel == workerFile {
-				return fmt.Errorf("%s: code must not be served as an asset: name it in %s", p.shown(name), ignoreFile)
-			}
-			return nil
-		}
-		if rel == ignoreFile || rel == headersFile || rel == redirectsFile || ignored.Match(rel) {
-			return nil
-		}
-		if rel == workerFile {
-			return fmt.Errorf("%s: code must not be served as an asset: name it in %s", p.shown(name), ignoreFile)
-		}
+	err := wrangler.WalkAssets(dir, ignored, func(name, rel string, d fs.DirEntry) error {
 		f, err := p.asset(name, rel, d)
 		if err != nil {
 			return err
@@ -165,7 +128,7 @@ func (p *Project) asset(name, rel string, d fs.DirEntry) (layout.AssetFile, erro
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return layout.AssetFile{}, fmt.Errorf("%s is no regular file (a link to a directory is not followed): name it in %s", shown, ignoreFile)
+		return layout.AssetFile{}, fmt.Errorf("%s is no regular file (a link to a directory is not followed): name it in %s", shown, wrangler.IgnoreFile)
 	case info.Size() > layout.MaxAssetBytes:
 		return layout.AssetFile{}, fmt.Errorf("%s has %d bytes; an asset has at most %d MiB", shown, info.Size(), layout.MaxAssetBytes>>20)
 	case !utf8.ValidString(rel) || !fs.ValidPath(rel):

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 func build(t *testing.T, files map[string]string) (*Built, error) {
@@ -320,7 +321,7 @@ func TestAssetLimits(t *testing.T) {
 		}
 		_, err = p.listAssets(filepath.Join(p.Dir, "p"), nil)
 		if err == nil {
-			_, err = p.readSmall(filepath.Join(p.Dir, "p", headersFile), layout.MaxRules)
+			_, err = p.readSmall(filepath.Join(p.Dir, "p", wrangler.HeadersFile), layout.MaxRules)
 		}
 		return err
 	}

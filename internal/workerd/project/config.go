@@ -16,9 +16,6 @@ import (
 // The names of a configuration, in the order in which they are looked for.
 var configNames = []string{"wrangler.jsonc", "wrangler.json"}
 
-// maxConfig bounds a configuration file.
-const maxConfig = 1 << 20
-
 // ConfigError is something wrong in a project's configuration, and where.
 type ConfigError = wrangler.ConfigError
 
@@ -96,8 +93,8 @@ func readConfig(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxConfig {
-		return nil, fmt.Errorf("%s is no file of at most %d bytes", filepath.Base(name), maxConfig)
+	if !info.Mode().IsRegular() || info.Size() > wrangler.MaxConfig {
+		return nil, fmt.Errorf("%s is no file of at most %d bytes", filepath.Base(name), wrangler.MaxConfig)
 	}
 	return os.ReadFile(name)
 }

@@ -83,8 +83,8 @@ func TestFindsTheConfiguration(t *testing.T) {
 		"only toml":    {map[string]string{"wrangler.toml": ""}, ".", "has only a wrangler.toml: convert it to wrangler.jsonc"},
 		"nothing":      {nil, ".", "has neither wrangler.jsonc nor wrangler.json"},
 		"no project":   {nil, "nowhere", "no such file or directory"},
-		"too long":     {map[string]string{"wrangler.json": strings.Repeat(" ", maxConfig+1)}, ".", "wrangler.json is no file of at most 1048576 bytes"},
-		"just fitting": {map[string]string{"wrangler.json": json + strings.Repeat(" ", maxConfig-len(json))}, ".", ""},
+		"too long":     {map[string]string{"wrangler.json": strings.Repeat(" ", wrangler.MaxConfig+1)}, ".", "wrangler.json is no file of at most 1048576 bytes"},
+		"just fitting": {map[string]string{"wrangler.json": json + strings.Repeat(" ", wrangler.MaxConfig-len(json))}, ".", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Open(filepath.Join(tree(t, c.files), c.path))

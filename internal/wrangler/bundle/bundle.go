@@ -45,9 +45,9 @@ type Options struct {
 	// followed; an error ends the build. It is called by several goroutines. Nil
 	// lets everything pass.
 	Reach func(file string) error
-	// Imported is told of each import, before it is resolved, by several
-	// goroutines. Nil is told nothing.
-	Imported func(dir, specifier string)
+	// Resolved is told of each import that leads to a file, links followed, by
+	// several goroutines. Nil is told nothing.
+	Resolved func(dir, specifier, file string)
 
 	Alias       map[string]string
 	JSXFactory  string

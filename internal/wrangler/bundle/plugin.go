@@ -88,9 +88,6 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnRes
 	if strings.HasPrefix(a.Path, "cloudflare:") {
 		return api.OnResolveResult{Path: a.Path, External: true}, nil
 	}
-	if b.o.Imported != nil {
-		b.o.Imported(a.ResolveDir, a.Path)
-	}
 	if b.o.NoBundle && !strings.HasPrefix(a.Path, ".") && !strings.HasPrefix(a.Path, "/") {
 		return api.OnResolveResult{}, nil
 	}
@@ -113,6 +110,9 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnRes
 	}
 	if err != nil {
 		return api.OnResolveResult{Errors: []api.Message{{Text: outside(a.Path, err).Error()}}}, nil
+	}
+	if b.o.Resolved != nil {
+		b.o.Resolved(a.ResolveDir, want, real)
 	}
 	rel := b.shown(real)
 	if want != a.Path {
