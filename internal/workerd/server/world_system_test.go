@@ -35,7 +35,11 @@ const storeVariable = "SCAFO_TEST_STATE"
 func TestMain(m *testing.M) {
 	dir := os.Getenv(storeVariable)
 	if dir == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		if programDir != "" {
+			_ = os.RemoveAll(programDir)
+		}
+		os.Exit(code)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -45,11 +49,14 @@ func TestMain(m *testing.M) {
 	}
 }
 
+var programDir string // removed at the end
+
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "celld-workerd-test-")
 	if err != nil {
 		return "", err
 	}
+	programDir = dir
 	p := filepath.Join(dir, "celld-workerd")
 	out, err := exec.Command("go", "build", "-o", p, "github.com/scafo/scafo/cmd/celld-workerd").CombinedOutput()
 	if err != nil {
