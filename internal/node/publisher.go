@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 
 	"github.com/scafo/scafo"
@@ -67,7 +66,7 @@ func (p *publisher) Publish(ctx context.Context, app scafo.Application, project,
 			if confine.Supported() != nil {
 				return nil // said at start-up and by `scafo doctor`
 			}
-			return confine.Apply(c, confine.Rules{Read: append(p.toolchain(), project), Write: []string{scratch, os.DevNull}})
+			return confine.Apply(c, confine.Rules{Read: append(confine.Toolchain(p.command, env), project), Write: []string{scratch, os.DevNull}})
 		},
 	}
 	r, err := d.Run(ctx)
@@ -75,24 +74,4 @@ func (p *publisher) Publish(ctx context.Context, app scafo.Application, project,
 		return deploy.Published{}, err
 	}
 	return deploy.Published{Version: r.Version}, nil
-}
-
-// toolchain is what the runtime's own program needs to read: itself, what lies
-// beside it, and the system's libraries and certificates.
-func (p *publisher) toolchain() []string {
-	paths := []string{p.command, "/usr", "/lib", "/lib64", "/bin", "/etc/ssl", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/proc/self", "/sys/fs/cgroup"}
-	paths = append(paths, filepath.Dir(p.command))
-	paths = append(paths, filepath.Join(filepath.Dir(filepath.Dir(p.command)), "node_modules"))
-	for _, name := range []string{"CELLD_ESBUILD", "CELLD_WORKERD_BIN"} {
-		if v := p.env[name]; v != "" {
-			paths = append(paths, v)
-		}
-	}
-	var there []string
-	for _, path := range paths {
-		if _, err := os.Stat(path); err == nil {
-			there = append(there, path)
-		}
-	}
-	return there
 }
