@@ -43,12 +43,15 @@ func (s *storeProcess) start(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		var e struct{ URL, Bucket, Region, AccessKey, SecretKey string }
+		var e struct {
+			Port                                 int
+			Bucket, Region, AccessKey, SecretKey string
+		}
 		if err := json.Unmarshal(b, &e); err != nil {
 			return err
 		}
-		s.URL, s.Bucket, s.Region, s.AccessKey, s.SecretKey = e.URL, e.Bucket, e.Region, e.AccessKey, e.SecretKey
-		c, err := net.DialTimeout("tcp", e.URL[len("http://"):], time.Second)
+		s.URL, s.Bucket, s.Region, s.AccessKey, s.SecretKey = fmt.Sprintf("http://127.0.0.1:%d", e.Port), e.Bucket, e.Region, e.AccessKey, e.SecretKey
+		c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", e.Port), time.Second)
 		if err != nil {
 			return err
 		}
@@ -219,30 +222,33 @@ func TestTwoMachinesShareTheWork(t *testing.T) {
 			t.Errorf("%s: %q %v", name, body, err)
 		}
 	}
-	// Both replicas lead to the one object.
+	// Both replicas lead to the one object. The other node hears of them in a moment.
 	seen := map[int]bool{}
-	for range 3 {
+	var upstreams []scafo.Upstream
+	eventually(t, "a node names both replicas", func() error {
 		r, err := c.routes(c.machines[1])
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		for _, route := range r.Routes {
-			if route.Application == "counter" {
-				if len(route.Upstreams) != 2 {
-					t.Fatalf("counter has upstreams %v", route.Upstreams)
-				}
-				for _, u := range route.Upstreams {
-					_, body, err := c.get(u.URL)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if n := number(t, body); seen[n] {
-						t.Errorf("%d was answered twice", n)
-					} else {
-						seen[n] = true
-					}
-				}
+			if route.Application == "counter" && len(route.Upstreams) == 2 {
+				upstreams = route.Upstreams
+				return nil
 			}
+		}
+		return fmt.Errorf("%+v", r.Routes)
+	})
+	for range 3 {
+		for _, u := range upstreams {
+			_, body, err := c.get(u.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := number(t, body)
+			if seen[n] {
+				t.Errorf("%d was answered twice", n)
+			}
+			seen[n] = true
 		}
 	}
 	if len(seen) != 6 || !seen[6] {
