@@ -3,6 +3,7 @@ package contracttest
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -11,7 +12,17 @@ import (
 )
 
 // freeze stops the process as a machine does that is paused.
-func (r *running) freeze() { r.signal(syscall.SIGSTOP) }
+// The signal takes effect a moment after it was sent: what is asked before that is
+// still answered.
+func (r *running) freeze() {
+	r.b.Helper()
+	r.signal(syscall.SIGSTOP)
+	r.b.until("the process is stopped", soon, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+		_, behindName, _ := strings.Cut(string(stat), ") ")
+		return err == nil && strings.HasPrefix(behindName, "T")
+	})
+}
 
 func (r *running) thaw() { r.signal(syscall.SIGCONT) }
 
