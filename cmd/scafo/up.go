@@ -185,7 +185,7 @@ func (u *upRun) ingress(ctx context.Context, n *node.Node) error {
 }
 
 func (u *upRun) greet(n *node.Node) {
-	runtime := strings.TrimSuffix(n.CelldVersion, "\n")
+	runtime := engine(n.CelldVersion)
 	where := u.c.Bucket.URL
 	if n.Store.Embedded() {
 		where = "embedded (" + filepath.Join(u.c.Node.State, "bucket") + ")"
@@ -201,6 +201,17 @@ func (u *upRun) greet(n *node.Node) {
 	fmt.Fprintf(u.out, "  API      %s\n", u.c.Node.Advertise)
 	fmt.Fprintf(u.out, "  Workers  %s\n", u.workers())
 	fmt.Fprintf(u.out, "  Deploy   %s deploy examples/counter\n", nearName(u.exe))
+}
+
+// engine is what runs the Workers, of a runtime's version line: an adapter names the
+// engine behind it in brackets.
+func engine(version string) string {
+	if _, rest, ok := strings.Cut(version, " ("); ok {
+		if name, ok := strings.CutSuffix(rest, ")"); ok && strings.Contains(name, " ") {
+			return name
+		}
+	}
+	return version
 }
 
 // nearName is a path as one would type it from here.
