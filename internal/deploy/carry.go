@@ -28,7 +28,10 @@ var errJudged = errors.New("the deploy was judged to be abandoned")
 // carry carries one deploy out to its end, unless ctx ends before: then
 // everything stays as it is, for the node's next life.
 func (s *Service) carry(ctx context.Context, j *job) {
+	defer j.telling.Wait() // after it was forgotten: nobody waits for what it tells
 	defer s.forget(j)
+	j.life = ctx
+	s.tell(j)
 	if j.resumed && !s.load(ctx, j) {
 		return
 	}
@@ -166,24 +169,22 @@ func (s *Service) task(ctx context.Context, j *job, app scafo.Application, confi
 	}
 	j.noteDeployment(j.version)
 	j.note(stepSettling, nil)
-	// The fleet tells the nodes itself, while this makes the change durable news.
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		s.announce(ctx, j)
-	}()
-	defer func() { <-told }()
+	s.tell(j) // the fleet tells the nodes itself; this makes it durable news
 	return s.c.Fleet.Settle(ctx, app, j.deploy.Seq, j.version, func(nodes []scafo.DeployNode) {
 		j.note(stepOf(nodes, j.version), nodes)
 	})
 }
 
-// announce tells the fleet that the deploy and its application changed. What could
-// not be told is told with the node's next announcement.
-func (s *Service) announce(ctx context.Context, j *job) {
-	if err := s.c.Registry.Announce(ctx, registry.ApplicationKey(j.id.Application), registry.DeployKey(j.id)); err != nil && ctx.Err() == nil {
-		s.log.Warn("a deploy could not be announced yet", "deploy", j.id.String(), "cause", err)
-	}
+// tell announces, in the background, that the deploy and its application changed.
+// No step waits for it: announcements are merged to one a second when there are
+// many. What cannot be told is told with the node's next announcement.
+func (s *Service) tell(j *job) {
+	j.telling.Go(func() {
+		err := s.c.Registry.Announce(j.life, registry.ApplicationKey(j.id.Application), registry.DeployKey(j.id))
+		if err != nil && j.life.Err() == nil {
+			s.log.Warn("a deploy could not be announced yet", "deploy", j.id.String(), "cause", err)
+		}
+	})
 }
 
 // publish remembers what the application was and runs the deploy command.
@@ -324,8 +325,7 @@ func (s *Service) finish(ctx context.Context, j *job, cause error) error {
 			s.log.Warn("a deploy that has ended still holds its application; the next one frees it", "deploy", j.id.String(), "cause", err)
 		}
 	}
-	// Nobody waits for this any more: the deploy has ended.
-	s.announce(ctx, j)
+	s.tell(j)
 	return nil
 }
 

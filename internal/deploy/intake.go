@@ -209,11 +209,7 @@ func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, 
 		return scafo.DeployStatus{}, err
 	}
 	s.activate(j)
-	err = j.create(ctx, s.c.Registry)
-	if err == nil {
-		err = s.c.Registry.Announce(ctx, registry.ApplicationKey(app.Name), registry.DeployKey(j.id))
-	}
-	if err != nil {
+	if err := j.create(ctx, s.c.Registry); err != nil {
 		// There may be a record all the same, and then it must come to an end.
 		j.fault = err
 		s.jobs <- j

@@ -164,6 +164,9 @@ type job struct {
 	resumed bool
 	admit   sync.Once // gives its place among the admitted back
 
+	life    context.Context // Run's
+	telling sync.WaitGroup  // what it announces in the background
+
 	app *registry.Doc[scafo.Application] // as it was last seen; nil: read it
 
 	recordMu sync.Mutex
