@@ -17,7 +17,10 @@ import (
 // bubble runs a test in virtual time.
 func bubble(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, newWorld(t)) })
+	synctest.Test(t, func(t *testing.T) {
+		f(t, newWorld(t))
+		time.Sleep(time.Minute) // announcements outlive who asked for them
+	})
 }
 
 func TestDeploy(t *testing.T) {
