@@ -81,7 +81,7 @@ func TestDeploysOfADeadNodeAreReaped(t *testing.T) {
 				if when == "before it watched" {
 					w.start("a", f.option)
 				}
-				time.Sleep(died.Add(88 * time.Second).Sub(time.Now()))
+				time.Sleep(time.Until(died.Add(88 * time.Second)))
 				if d, _ := w.deployRecord(open); d.State != scafo.DeployUploading {
 					t.Fatalf("judged before its 90 seconds: %+v", d)
 				}

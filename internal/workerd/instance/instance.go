@@ -248,8 +248,10 @@ func (i *Instance) spawn(lock *os.File) error {
 	}
 	i.cmd = &exec.Cmd{
 		Path: i.spec.Workerd,
-		Args: []string{"workerd", "serve", "--experimental", "--control-fd", "3",
-			"-I", i.spec.Deployment.Dir, i.configFile(), configName},
+		Args: []string{
+			"workerd", "serve", "--experimental", "--control-fd", "3",
+			"-I", i.spec.Deployment.Dir, i.configFile(), configName,
+		},
 		Env:        environment(),
 		Dir:        i.spec.Run,
 		Stdout:     stdoutW,

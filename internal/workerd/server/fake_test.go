@@ -284,6 +284,7 @@ func (f *fakeRuntime) Reaped(_ context.Context, p Process, clean bool) {
 	f.reaped = append(f.reaped, fmt.Sprint(p.PID(), " ", clean))
 	f.mu.Unlock()
 }
+
 func (f *fakeRuntime) Lapsed(context.Context) ([]time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
