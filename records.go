@@ -55,6 +55,10 @@ type Operator struct {
 type OperatorIndex struct {
 	Header
 	Operators map[string]Role `json:"operators"`
+	// Removing are the removals that have begun, by id: the write nonce of the
+	// record that is going. It keeps a registration that comes in between from
+	// listing a key that is gone a moment later.
+	Removing map[string]string `json:"removing,omitempty"`
 }
 
 // IDClaim claims an id in the keyspace that operators and nodes share. It stays

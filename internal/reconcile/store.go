@@ -155,6 +155,7 @@ func hintable(keys []string) []string {
 	prefixes := []string{
 		registry.NodePrefix, registry.HeartbeatPrefix, registry.ApplicationPrefix,
 		registry.PlacementPrefix, registry.DomainPrefix, registry.FreezeKey, registry.FleetKey,
+		registry.OperatorPrefix,
 	}
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool {
 		return !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(k, p) })

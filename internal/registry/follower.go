@@ -56,6 +56,8 @@ type Follower struct {
 	hints  map[string]struct{} // guarded by hintMu
 	relist bool                // guarded by hintMu
 
+	heard atomic.Pointer[func(keys []string)] // see OnAnnounced
+
 	turn chan struct{} // holds one value while nobody refreshes; guards what follows
 
 	revision Doc[scafo.Revision]
@@ -123,8 +125,24 @@ func (f *Follower) tableOf(key string) followedTable {
 // Refresh has read everything.
 func (f *Follower) Snapshot() *Snapshot { return f.snapshot.Load() }
 
+// OnAnnounced has fn told which documents changed, those that this follower does
+// not keep too, as soon as it hears of them: at a hint, or when it reads the
+// revision. No keys at all are any of them: the follower fell behind. fn must not
+// block, and is called by several goroutines. A second call replaces the first
+// one's.
+func (f *Follower) OnAnnounced(fn func(keys []string)) { f.heard.Store(&fn) }
+
+func (f *Follower) tell(keys []string) {
+	if fn := f.heard.Load(); fn != nil {
+		(*fn)(keys)
+	}
+}
+
 // Hint names keys that changed, to be read at the next Refresh.
 func (f *Follower) Hint(keys ...string) {
+	if len(keys) > 0 {
+		f.tell(keys)
+	}
 	f.hintMu.Lock()
 	defer f.hintMu.Unlock()
 	for _, k := range keys {
@@ -187,8 +205,12 @@ func (f *Follower) readRevision(ctx context.Context) error {
 		return nil
 	}
 	keys, ok := changedSince(rev.Value, f.revision.Value.Counter)
-	if !ok {
+	switch {
+	case !ok:
 		f.listing = true
+		f.tell(nil)
+	case len(keys) > 0:
+		f.tell(keys)
 	}
 	for _, k := range keys {
 		if wellFormed(k) && f.tableOf(k) != nil {
