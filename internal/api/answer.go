@@ -3,13 +3,9 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/scafo/scafo"
 )
 
 // answer is what a handler says.
@@ -53,37 +49,6 @@ func (a answer) write(c *call) {
 	}
 	c.w.WriteHeader(a.status)
 	_, _ = c.w.Write(a.body) // a caller that left needs no answer
-}
-
-// readJSON reads the body of a control request, which must be one JSON document,
-// into v. A body larger than the bound is refused as soon as that is known, and
-// the rest of it is not read.
-func (s *server) readJSON(c *call, v any) error {
-	if c.r.ContentLength > s.JSONBytes {
-		return s.tooLarge(c)
-	}
-	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, s.JSONBytes))
-	if err != nil {
-		var most *http.MaxBytesError
-		if errors.As(err, &most) {
-			return s.tooLarge(c)
-		}
-		return scafo.Wrap(err, scafo.CodeInvalidInput, "the request body ended early")
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		var own *scafo.Error
-		if errors.As(err, &own) {
-			return own
-		}
-		return &scafo.Error{Code: scafo.CodeInvalidInput, Title: "Malformed request", Detail: "the request body is not the JSON document that this route takes", Err: err}
-	}
-	return nil
-}
-
-func (s *server) tooLarge(c *call) error {
-	// What is left of the body is not worth waiting for.
-	c.w.Header().Set("Connection", "close")
-	return scafo.Errorf(scafo.CodeResourceLimit, "the request body is larger than api.jsonBytes, %d bytes", s.JSONBytes)
 }
 
 // notModified reports whether the caller already has what the ETag names

@@ -28,6 +28,42 @@ type Applications interface {
 	Applications(ctx context.Context) ([]scafo.Application, error)
 }
 
+// Setters change one thing of an application each: not-found where there is none,
+// application-deleting where its deletion has begun. changed says whether anything
+// was written, also beside an error: then the change could not be announced.
+type Setters interface {
+	BlockApplication(ctx context.Context, name, by string) (app scafo.Application, changed bool, err error)
+	UnblockApplication(ctx context.Context, name string) (app scafo.Application, changed bool, err error)
+	LabelApplication(ctx context.Context, name string, labels map[string]string) (app scafo.Application, changed bool, err error)
+	RetireApplication(ctx context.Context, name, by string) (app scafo.Application, changed bool, err error)
+	UnretireApplication(ctx context.Context, name string) (app scafo.Application, changed bool, err error)
+	SelectNodes(ctx context.Context, name string, selector map[string]string) (app scafo.Application, changed bool, err error)
+	ScaleApplication(ctx context.Context, name string, replicas scafo.Replicas) (app scafo.Application, changed bool, err error)
+}
+
+// Freezes are the fleet's one freeze.
+type Freezes interface {
+	// Freeze is nil while deploys are not frozen.
+	Freeze(ctx context.Context) (*scafo.Freeze, error)
+	// FreezeDeploys returns the first freeze where there is one already.
+	FreezeDeploys(ctx context.Context, by, reason string) (f scafo.Freeze, created bool, err error)
+	LiftFreeze(ctx context.Context) (lifted bool, err error)
+}
+
+// Operators are the trusted operator keys. Who may add and remove which of them is
+// decided before.
+type Operators interface {
+	// Operators is every key, in the order of ids.
+	Operators(ctx context.Context) ([]scafo.Operator, error)
+	// AddOperator returns the record that is there when it is the identical one;
+	// another one under that id, or a node, is reference-held.
+	AddOperator(ctx context.Context, op scafo.Operator) (added scafo.Operator, created bool, err error)
+	// RemoveOperator is not-found for a key that is not there, and reference-held for
+	// the last key and the last admin. removed is true, beside an error too, once the
+	// key is revoked: then that could not be announced.
+	RemoveOperator(ctx context.Context, id string) (removed bool, err error)
+}
+
 // Deploys takes deploys in and tells how far they are.
 type Deploys interface {
 	// Accept does not read the body before it has agreed to the deploy.
@@ -59,6 +95,9 @@ type Deps struct {
 
 	Verifier     *auth.Verifier
 	Applications Applications
+	Setters      Setters
+	Freezes      Freezes
+	Operators    Operators
 	Deploys      Deploys
 	Loop         Loop
 
@@ -113,6 +152,24 @@ func (s *server) routes() []route {
 			route{method: http.MethodGet, path: "/v1/applications/:name", access: access{kind: operatorToken}, handle: s.getApplication},
 		)
 	}
+	if s.Setters != nil {
+		r = append(r, s.setterRoutes()...)
+	}
+	if s.Freezes != nil {
+		freezes := access{kind: operatorToken, admin: freezeTier}
+		r = append(r,
+			route{method: http.MethodGet, path: "/v1/fleet/freeze", access: access{kind: operatorToken}, handle: s.getFreeze},
+			route{method: http.MethodPost, path: "/v1/fleet/freeze", access: freezes, handle: s.postFreeze},
+			route{method: http.MethodDelete, path: "/v1/fleet/freeze", access: freezes, handle: s.deleteFreeze},
+		)
+	}
+	if s.Operators != nil {
+		r = append(r,
+			route{method: http.MethodGet, path: "/v1/operators", access: access{kind: operatorToken}, handle: s.listOperators},
+			route{method: http.MethodPost, path: "/v1/operators", access: access{kind: operatorToken}, handle: s.postOperator},
+			route{method: http.MethodDelete, path: "/v1/operators/:id", access: access{kind: operatorToken}, handle: s.deleteOperator},
+		)
+	}
 	return r
 }
 
@@ -128,6 +185,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.fail(w, r, scafo.Errorf(scafo.CodeNotFound, "there is no such route"))
 	}
+}
+
+// event logs what a call changed, and who made it.
+func (s *server) event(c *call, name string, about ...any) {
+	s.Log.Info(name, append([]any{"event", name, "actor", c.principal.ID}, about...)...)
 }
 
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {

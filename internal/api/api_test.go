@@ -71,6 +71,11 @@ func TestOtherMethods(t *testing.T) {
 		"/v1/deploys/shop.0123456789abcdef":    {[]string{"POST", "DELETE"}, "GET, HEAD"},
 		"/v1/ingress/routes":                   {[]string{"POST"}, "GET, HEAD"},
 		"/v1/peer/hints":                       {[]string{"GET"}, "POST"},
+		"/v1/applications/shop/block":          {[]string{"GET", "PUT", "DELETE", "PATCH"}, "POST"},
+		"/v1/applications/shop/replicas":       {[]string{"GET", "PUT", "DELETE"}, "POST"},
+		"/v1/fleet/freeze":                     {[]string{"PUT", "PATCH"}, "DELETE, GET, HEAD, POST"},
+		"/v1/operators":                        {[]string{"PUT", "DELETE"}, "GET, HEAD, POST"},
+		"/v1/operators/op-1":                   {[]string{"GET", "POST", "PUT"}, "DELETE"},
 		"/v1/applications/No-Name-%2F/deploys": {[]string{"GET"}, "POST"},
 	} {
 		for _, m := range c.methods {

@@ -133,6 +133,7 @@ func (f *fleet) node() http.Handler {
 		Node: "node-a", Log: log,
 		Verifier:     auth.New(f.registry, auth.Options{Log: log, IngressTokens: []string{"first", ingressToken}}),
 		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop,
+		Setters: f.registry, Freezes: f.registry, Operators: f.registry,
 	})
 	if err != nil {
 		f.t.Fatal(err)

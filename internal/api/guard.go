@@ -28,6 +28,9 @@ type access struct {
 	// parameter :name, where the route has one. An empty name is no application,
 	// and nobody's scope is asked.
 	application func(p params) (string, error)
+	// admin, when set, is the refusal of an operator that is no admin, whose scope was
+	// looked at before.
+	admin string
 	// localUse keeps the ids of used tokens in this node's memory alone. It is for
 	// calls that change nothing durable and may cost no bucket request.
 	localUse bool
@@ -136,8 +139,8 @@ func (u *use) end() {
 }
 
 // allow decides whether the caller may use the route, and name the application
-// that the call names: which tokens, then whether that is a name, then scope.
-// Nothing of the application was read yet.
+// that the call names: which tokens, then whether that is a name, then scope, then
+// the tier. Nothing of the application, nor of the request's body, was read yet.
 func allow(ctx context.Context, session *auth.Session, rt *route, p params) error {
 	switch rt.access.kind {
 	case operatorToken:
@@ -156,6 +159,9 @@ func allow(ctx context.Context, session *auth.Session, rt *route, p params) erro
 	if application != "" && !session.Principal.Reaches(application) {
 		// Which applications the key does reach is not for the answer.
 		return scafo.Errorf(scafo.CodeAuthScope, "this key does not reach the application %s", application)
+	}
+	if rt.access.admin != "" && !session.Principal.Admin() {
+		return scafo.Errorf(scafo.CodeAuthScope, "%s", rt.access.admin)
 	}
 	return nil
 }

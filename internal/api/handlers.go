@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -114,6 +115,11 @@ func (s *server) getApplication(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	return applicationAnswer(c, a)
+}
+
+// applicationAnswer is one record, as the caller may see it.
+func applicationAnswer(c *call, a scafo.Application) (answer, error) {
 	return ok(struct {
 		Application scafo.Application `json:"application"`
 	}{applicationFor(c.principal, a)})
@@ -182,8 +188,12 @@ func preferredWait(h http.Header) time.Duration {
 
 func (s *server) peerHints(ctx context.Context, c *call) (answer, error) {
 	var h scafo.PeerHint
-	if err := s.readJSON(c, &h); err != nil {
+	body, err := s.readBody(c)
+	if err != nil {
 		return answer{}, err
+	}
+	if err := json.Unmarshal(body, &h); err != nil {
+		return answer{}, errNotTheDocument(err)
 	}
 	if len(h.Keys) > MaxHintKeys {
 		return answer{}, scafo.Malformed("a hint names at most %d keys", MaxHintKeys)

@@ -54,6 +54,7 @@ type keyCache struct {
 	mu      sync.Mutex // guards everything below
 	known   map[string]knownKey
 	unknown map[string]time.Time // when the lookup began that found no record
+	forgot  time.Time            // when something was last forgotten
 	budget  float64              // lookups of unknown ids that are left
 	filled  time.Time            // when budget was last filled up
 }
@@ -83,8 +84,9 @@ func (c *keyCache) get(ctx context.Context, id string) (knownKey, error) {
 
 // fresh reads the record of an id whatever is cached.
 func (c *keyCache) fresh(ctx context.Context, id string) (knownKey, error) {
+	began := c.now()
 	k, err := c.read(ctx, id)
-	c.store(id, k, err)
+	c.store(began, id, k, err)
 	return k, err
 }
 
@@ -93,6 +95,15 @@ func (c *keyCache) forget(id string) {
 	defer c.mu.Unlock()
 	delete(c.known, id)
 	delete(c.unknown, id)
+	c.forgot = c.now()
+}
+
+func (c *keyCache) forgetAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.known)
+	clear(c.unknown)
+	c.forgot = c.now()
 }
 
 func (c *keyCache) cached(id string) (knownKey, bool, error) {
@@ -160,8 +171,9 @@ func (c *keyCache) lookup(ctx context.Context, id string) (knownKey, error) {
 	ch := c.flights.DoChan(id, func() (any, error) {
 		ctx, cancel := context.WithTimeout(shared, lookupTimeout)
 		defer cancel()
+		began := c.now()
 		k, err := c.read(ctx, id)
-		c.store(id, k, err)
+		c.store(began, id, k, err)
 		return k, err
 	})
 	select {
@@ -173,10 +185,14 @@ func (c *keyCache) lookup(ctx context.Context, id string) (knownKey, error) {
 	}
 }
 
-// store keeps what a lookup found.
-func (c *keyCache) store(id string, k knownKey, err error) {
+// store keeps what a lookup found that began at some time. One that began before
+// something was forgotten may have read what was there before, and is not kept.
+func (c *keyCache) store(began time.Time, id string, k knownKey, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !began.After(c.forgot) {
+		return
+	}
 	switch {
 	case err == nil:
 		delete(c.unknown, id)
@@ -217,7 +233,7 @@ func (c *keyCache) read(ctx context.Context, id string) (knownKey, error) {
 	op, err := c.records.Operator(ctx, id)
 	switch {
 	case err == nil:
-		return c.recordKey(began, op.PublicKey, Principal{Kind: KindOperator, ID: id, Role: op.Role, Scope: op.Applications})
+		return c.recordKey(began, op.PublicKey, Principal{Kind: KindOperator, ID: id, Role: op.Role, Scope: op.Applications, Supersedes: op.Supersedes})
 	case scafo.CodeOf(err) != scafo.CodeNotFound:
 		return knownKey{}, unavailable(err, "the key's record cannot be read")
 	}

@@ -23,6 +23,8 @@ type Principal struct {
 	// Role and Scope are an operator's.
 	Role  scafo.Role
 	Scope scafo.Scope
+	// Supersedes is the key that an operator's was registered to replace.
+	Supersedes string
 	// OIDC is what a workload token said.
 	OIDC *scafo.Provenance
 }

@@ -180,6 +180,9 @@ func (v *Verifier) Missing() error { return v.refuse(token.Refusal("missing")) }
 // once on this node.
 func (v *Verifier) Forget(id string) { v.keys.forget(id) }
 
+// ForgetAll drops everything that is cached.
+func (v *Verifier) ForgetAll() { v.keys.forgetAll() }
+
 // refuse counts a refusal and turns it into what the caller gets.
 func (v *Verifier) refuse(err error) error {
 	var r token.Refusal

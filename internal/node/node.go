@@ -286,12 +286,29 @@ func (n *Node) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	verifier := auth.New(n.Registry, auth.Options{Log: n.log, IngressTokens: n.IngressTokens})
+	follower.OnAnnounced(func(keys []string) { forgetKeys(verifier, keys) })
 	n.handler, err = api.New(api.Deps{
-		Node: n.ID, JSONBytes: n.c.API.JSONBytes,
-		Verifier:     auth.New(n.Registry, auth.Options{Log: n.log, IngressTokens: n.IngressTokens}),
-		Applications: api.Following(n.Registry, follower), Deploys: n.deploys, Loop: n.loop, Log: n.log,
+		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
+		Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
+		Deploys: n.deploys, Loop: n.loop, Log: n.log,
 	})
 	return err
+}
+
+// forgetKeys drops what a verifier knows of the keys whose records changed, so that
+// a revoked one is refused as soon as this node hears of it.
+func forgetKeys(v *auth.Verifier, changed []string) {
+	if changed == nil {
+		v.ForgetAll()
+	}
+	for _, k := range changed {
+		for _, prefix := range []string{registry.OperatorPrefix, registry.NodePrefix} {
+			if id, ok := registry.KeyID(prefix, k); ok {
+				v.Forget(id)
+			}
+		}
+	}
 }
 
 // durability is what the runtimes are started with.
