@@ -100,7 +100,7 @@ func splitRemote(remote string) (provider, repo string) {
 	var host, at string
 	if u, err := url.Parse(remote); err == nil && u.Scheme != "" && u.Host != "" {
 		host, at = u.Hostname(), u.Path
-	} else if before, after, ok := strings.Cut(remote, ":"); ok && !strings.Contains(before, "/") && remote != "" {
+	} else if before, after, ok := strings.Cut(remote, ":"); ok && !strings.Contains(before, "/") && !strings.HasPrefix(after, "//") {
 		// user@host:path, as scp takes it.
 		host, at = before[strings.LastIndexByte(before, '@')+1:], after
 	} else {

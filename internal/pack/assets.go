@@ -27,7 +27,7 @@ func (p *Package) assets() error {
 	}
 	at := a.Field("directory")
 	if at == nil {
-		return a.Errorf(`assets has no "directory"`)
+		return a.Errorf(`assets has no "directory": add it, or build the project first if its build tool gives it (it leaves a %s)`, redirectFile)
 	}
 	shown, err := at.Text("assets.directory")
 	if err != nil {

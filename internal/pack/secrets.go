@@ -35,17 +35,15 @@ func (e *SecretError) Error() string {
 // secret says why a file must not leave the machine, or nothing. shown is its path
 // relative to the project, with slashes; name is where it is.
 func secret(shown, name string) string {
-	base := path.Base(shown)
-	for dir := range strings.SplitSeq(path.Dir(shown), "/") {
-		if slices.Contains(secretDirs, dir) {
-			return "lies in " + dir
+	for part := range strings.SplitSeq(shown, "/") {
+		if secretPart(part) {
+			return "holds secrets"
 		}
 	}
+	base := path.Base(shown)
 	ext := strings.ToLower(path.Ext(base))
 	switch {
-	case strings.HasPrefix(base, ".dev.vars"), strings.HasPrefix(base, ".env"):
-		return "holds secrets"
-	case slices.Contains(secretDirs, base), slices.Contains(secretNames, base):
+	case slices.Contains(secretNames, base):
 		return "holds secrets"
 	case slices.Contains(keyStores, ext):
 		return "is a store of keys"
@@ -55,12 +53,17 @@ func secret(shown, name string) string {
 	return ""
 }
 
+// secretPart reports whether nothing of that name, or below it, leaves the machine.
+func secretPart(name string) bool {
+	return strings.HasPrefix(name, ".dev.vars") || strings.HasPrefix(name, ".env") || slices.Contains(secretDirs, name)
+}
+
 // secretPath is the part of a secret file's path that names what is kept here: the
 // file, or the directory of which nothing leaves.
 func secretPath(shown string) string {
 	parts := strings.Split(shown, "/")
 	for i, part := range parts {
-		if slices.Contains(secretDirs, part) {
+		if secretPart(part) {
 			return strings.Join(parts[:i+1], "/")
 		}
 	}

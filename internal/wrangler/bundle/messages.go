@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/evanw/esbuild/pkg/api"
@@ -18,12 +19,24 @@ const (
 
 func (b *bundler) failed(errs []api.Message) error {
 	var out []error
+	var missing []string
 	for i, e := range errs {
-		if i == maxErrors {
-			out = append(out, fmt.Errorf("and %d more", len(errs)-i))
-			break
+		if i < maxErrors {
+			out = append(out, errors.New(b.message(e)))
 		}
-		out = append(out, errors.New(b.message(e)))
+		if name, ok := unresolvedPackage(e.Text); ok && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	if more := len(errs) - maxErrors; more > 0 {
+		out = append(out, fmt.Errorf("and %d more", more))
+	}
+	switch len(missing) {
+	case 0:
+	case 1:
+		out = append(out, fmt.Errorf("is the package %q installed? run npm install in the project before you deploy", missing[0]))
+	default:
+		out = append(out, fmt.Errorf("are these packages installed: %s? run npm install in the project before you deploy", strings.Join(missing, ", ")))
 	}
 	return &Error{errors.Join(out...)}
 }
@@ -48,10 +61,17 @@ func (b *bundler) message(m api.Message) string {
 	if line := strings.TrimSpace(l.LineText); line != "" && len(line) <= maxShownLine {
 		s += "\n    " + line
 	}
-	if name, ok := unresolvedPackage(m.Text); ok {
-		s += fmt.Sprintf("\n  is the package %q installed? run npm install in the project before you deploy", name)
+	if ending, ok := unknownEnding(m.Text); ok {
+		s += fmt.Sprintf("\n  a rule loads it as a module: \"rules\": [{\"type\": \"Data\", \"globs\": [\"**/*%s\"], \"fallthrough\": true}]", ending)
 	}
 	return s
+}
+
+// unknownEnding is the file name's ending that a message says nothing loads.
+func unknownEnding(text string) (string, bool) {
+	rest, ok := strings.CutPrefix(text, `No loader is configured for "`)
+	ending, _, found := strings.Cut(rest, `"`)
+	return ending, ok && found
 }
 
 // outside says of a file that is out of reach what to do.
@@ -66,5 +86,12 @@ func outside(name string, err error) error {
 func unresolvedPackage(text string) (string, bool) {
 	rest, ok := strings.CutPrefix(text, `Could not resolve "`)
 	name, _, found := strings.Cut(rest, `"`)
-	return name, ok && found && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "/")
+	if !ok || !found || name == "" || strings.ContainsAny(name[:1], "./#") {
+		return "", false
+	}
+	parts := strings.SplitN(name, "/", 3)
+	if name[0] == '@' && len(parts) > 1 {
+		return parts[0] + "/" + parts[1], true
+	}
+	return parts[0], true
 }

@@ -1,0 +1,110 @@
+package pack
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write testdata/sentences.txt anew")
+
+const sentencesFile = "testdata/sentences.txt"
+
+// broken are projects that cannot be sent, by what is wrong with them.
+var broken = map[string]struct {
+	project project
+	options Options
+}{
+	"no configuration":          {project{"src/a.js": worker}, Options{}},
+	"only wrangler.toml":        {project{"wrangler.toml": `name = "app"`}, Options{}},
+	"no JSON":                   {project{"wrangler.jsonc": "{\n  \"name\": \"app\",\n  oops\n}"}, Options{}},
+	"no object":                 {project{"wrangler.jsonc": "[]"}, Options{}},
+	"a key that stands twice":   {project{"wrangler.jsonc": settings("\"vars\": {},\n\"vars\": {}")}, Options{}},
+	"an unknown key":            {project{"wrangler.jsonc": settings(`"var": {"A": "b"}`)}, Options{}},
+	"an unknown key like none":  {project{"wrangler.jsonc": settings(`"completely_different": 1`)}, Options{}},
+	"no name":                   {project{"wrangler.jsonc": `{"main": "a.js", "compatibility_date": "2026-11-01"}`}, Options{}},
+	"a name that is none":       {project{"wrangler.jsonc": `{"name": "My App", "main": "a.js", "compatibility_date": "2026-11-01"}`}, Options{}},
+	"a template's name":         {project{"wrangler.jsonc": `{"name": "<WORKER_NAME>", "main": "a.js", "compatibility_date": "2026-11-01"}`}, Options{}},
+	"no date":                   {project{"wrangler.jsonc": `{"name": "app", "main": "a.js"}`}, Options{}},
+	"a date that is none":       {project{"wrangler.jsonc": `{"name": "app", "main": "a.js", "compatibility_date": "<COMPATIBILITY_DATE>"}`}, Options{}},
+	"nothing to serve":          {project{"wrangler.jsonc": `{"name": "app", "compatibility_date": "2026-11-01"}`}, Options{}},
+	"no main":                   {plain.with(project{"wrangler.jsonc": settings(""), "src/a.js": "-> nowhere"}), Options{}},
+	"main is a directory":       {project{"wrangler.jsonc": settings(""), "src/a.js/x": ""}, Options{}},
+	"main in Python":            {project{"wrangler.jsonc": `{"name": "app", "main": "a.py", "compatibility_date": "2026-11-01"}`, "a.py": ""}, Options{}},
+	"main exports nothing":      {plain.with(project{"src/a.js": "addEventListener('fetch', () => {})"}), Options{}},
+	"a syntax error":            {plain.with(project{"src/a.js": "export default {\n  fetch() { return new Response('x' }\n}"}), Options{}},
+	"a type in JavaScript":      {plain.with(project{"src/a.js": "export default { fetch(r: Request) {} }"}), Options{}},
+	"a file that is not there":  {plain.with(project{"src/a.js": "import './nope';\n" + worker}), Options{}},
+	"a package":                 {plain.with(project{"src/a.js": "import '@scope/p/sub';\n" + worker}), Options{}},
+	"several packages":          {plain.with(project{"src/a.js": "import 'p'; import 'q'; import 'p/sub';\n" + worker}), Options{}},
+	"a file without a rule":     {plain.with(project{"src/a.js": "import './p.png';\n" + worker, "src/p.png": ""}), Options{}},
+	"an error outside":          {plain.with(project{"src/a.js": "import '../../lib/b';\n" + worker, "../lib/b.ts": "\nlet 1;"}), Options{}},
+	"JSON that is none":         {plain.with(project{"src/a.js": "import './j.json';\n" + worker, "src/j.json": "{,}"}), Options{}},
+	"an imported .env":          {plain.with(project{"wrangler.jsonc": settings(`"rules": [{"type": "Text", "globs": ["**/.env"]}]`), "src/a.js": "import e from '../.env';\n" + worker, ".env": "KEY=1"}), Options{}},
+	"an imported key":           {plain.with(project{"src/a.js": "import k from '../admin.json';\n" + worker, "admin.json": `{"kty": "OKP", "d": "x"}`}), Options{}},
+	"TypeScript not bundled":    {plain.with(project{"src/a.js": "import './b.ts';\n" + worker, "src/b.ts": ""}), Options{NoBundle: true}},
+	"outside and not bundled":   {plain.with(project{"src/a.js": "import '../../b.js';\n" + worker, "../b.js": ""}), Options{NoBundle: true}},
+	"no assets":                 {plain.with(project{"wrangler.jsonc": settings(`"assets": {"directory": "dist"}`)}), Options{}},
+	"assets before the build":   {plain.with(project{"wrangler.jsonc": settings(`"assets": {"directory": "dist"}, "build": {"command": "true"}`)}), Options{}},
+	"assets without directory":  {plain.with(project{"wrangler.jsonc": settings(`"assets": {"binding": "ASSETS"}`)}), Options{}},
+	"assets that are a file":    {plain.with(project{"wrangler.jsonc": settings(`"assets": {"directory": "src/a.js"}`)}), Options{}},
+	"empty assets":              {plain.with(project{"wrangler.jsonc": settings(`"assets": {"directory": "p"}`), "p/.assetsignore": ""}), Options{}},
+	"a Worker among the assets": {plain.with(project{"wrangler.jsonc": settings(`"assets": {"directory": "p"}`), "p/_worker.js": ""}), Options{}},
+	"an asset that leads out":   {plain.with(project{"wrangler.jsonc": settings(`"assets": {"directory": "p"}`), "p/x": "-> /etc/hostname"}), Options{}},
+	"a build that fails":        {plain.with(project{"wrangler.jsonc": settings(`"build": {"command": "exit 3"}`)}), Options{}},
+	"a build elsewhere":         {plain.with(project{"wrangler.jsonc": settings(`"build": {"command": "true", "cwd": "nope"}`)}), Options{}},
+	"an environment":            {plain.with(project{"wrangler.jsonc": settings(`"env": {"dev": {}, "prod": {}}`)}), Options{Env: "production"}},
+	"--strict":                  {plain.with(project{"wrangler.jsonc": settings("\"observability\": {\"enabled\": true},\n\"routes\": [\"a.example.com\"]")}), Options{Strict: true}},
+	"a secret":                  {plain.with(project{"wrangler.jsonc": settings(`"secrets": {"required": ["API_KEY"]}`)}), Options{}},
+	"a Pages project":           {project{"wrangler.json": `{"name": "app", "pages_build_output_dir": "./dist", "compatibility_date": "2026-11-01"}`}, Options{}},
+	"Workers Sites":             {plain.with(project{"wrangler.jsonc": settings(`"site": {"bucket": "./public"}`)}), Options{}},
+	"an AI":                     {plain.with(project{"wrangler.jsonc": settings(`"ai": {"binding": "AI"}`)}), Options{}},
+	"Vectorize":                 {plain.with(project{"wrangler.jsonc": settings(`"vectorize": [{"binding": "V", "index_name": "i"}]`)}), Options{}},
+	"Hyperdrive":                {plain.with(project{"wrangler.jsonc": settings(`"hyperdrive": [{"binding": "H", "id": "i"}]`)}), Options{}},
+	"access":                    {plain.with(project{"wrangler.jsonc": settings(`"access": {"enabled": true}`)}), Options{}},
+	"additional modules":        {plain.with(project{"wrangler.jsonc": settings(`"find_additional_modules": true`)}), Options{}},
+	"a rule for Python":         {plain.with(project{"wrangler.jsonc": settings(`"rules": [{"type": "PythonModule", "globs": ["*.py"]}]`)}), Options{}},
+	"vars that are a list":      {plain.with(project{"wrangler.jsonc": settings(`"vars": ["A"]`)}), Options{Vars: map[string]string{"A": "b"}}},
+	"a redirect to nothing":     {plain.with(project{".wrangler/deploy/config.json": `{"configPath": "../../dist/wrangler.json"}`}), Options{}},
+	"a redirect without a path": {plain.with(project{".wrangler/deploy/config.json": `{}`}), Options{}},
+	"a redirect out":            {plain.with(project{".wrangler/deploy/config.json": `{"configPath": "../../../x.json"}`, "../x.json": "{}"}), Options{}},
+	"a redirect and --env": {plain.with(project{".wrangler/deploy/config.json": `{"configPath": "../../d/wrangler.json"}`,
+		"d/wrangler.json": `{"name": "app", "main": "../src/a.js", "compatibility_date": "2026-11-01", "targetEnvironment": "dev"}`}), Options{Env: "prod"}},
+	"a redirect with environments": {plain.with(project{".wrangler/deploy/config.json": `{"configPath": "../../d/wrangler.json"}`,
+		"d/wrangler.json": `{"name": "app", "main": "../src/a.js", "compatibility_date": "2026-11-01", "env": {"a": {}}}`}), Options{}},
+}
+
+// What a user sees of a project that cannot be sent, word by word.
+func TestSentences(t *testing.T) {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(broken)) {
+		c := broken[name]
+		dir := c.project.write(t)
+		c.options.Path = dir
+		_, err := Run(t.Context(), c.options)
+		if err == nil {
+			t.Errorf("%s: it is packed", name)
+			continue
+		}
+		said := strings.ReplaceAll(err.Error(), dir, "DIR")
+		said = strings.ReplaceAll(said, time.Now().UTC().Format(time.DateOnly), "TODAY")
+		fmt.Fprintf(&b, "# %s\n%s\n\n", name, said)
+	}
+	if *update {
+		if err := os.WriteFile(sentencesFile, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(sentencesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != string(want) {
+		t.Errorf("%s is not what is said (-update writes it anew):\n%s", sentencesFile, b.String())
+	}
+}
