@@ -47,7 +47,11 @@ func (p *progress) step(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closeBar()
-	p.now, p.sentAt = what, time.Time{}
+	p.sentAt = time.Time{}
+	if p.now == what && p.drawn {
+		return
+	}
+	p.now = what
 	p.draw()
 }
 

@@ -41,6 +41,12 @@ func (p *Package) WriteTo(w io.Writer) (int64, error) {
 		return 0, err
 	}
 	t := tar.NewWriter(z)
+	for _, d := range p.dirs {
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755, ModTime: epoch, Format: tar.FormatPAX}); err != nil {
+			_ = z.Close()
+			return counted.n, fmt.Errorf("%s: %w", d, err)
+		}
+	}
 	for i := range p.Files {
 		if err := p.Files[i].write(t); err != nil {
 			_ = z.Close() // gives its memory back

@@ -17,18 +17,19 @@ import (
 type collector struct {
 	root string
 
-	mu      sync.Mutex      // guards all below
-	files   map[string]bool // inside the project, relative to it, with slashes
-	outside map[string]bool // outside, as they are shown
-	linked  map[string]bool // links inside the project that imports went through
-	looked  map[string]bool // paths whose links were looked at
-	asked   map[string]bool // directories whose package.json the resolver may have read
+	mu      sync.Mutex                        // guards all below
+	files   map[string]bool                   // inside the project, relative to it, with slashes
+	outside map[string]bool                   // outside, as they are shown
+	linked  map[string]bool                   // links inside the project that imports went through
+	looked  map[string]bool                   // paths that were looked at
+	asked   map[string]bool                   // directories that the resolver looks into
+	lists   map[string]map[string]fs.FileMode // of directories
 }
 
 func newCollector(root string) *collector {
 	return &collector{
 		root: root, files: map[string]bool{}, outside: map[string]bool{}, linked: map[string]bool{},
-		looked: map[string]bool{}, asked: map[string]bool{},
+		looked: map[string]bool{}, asked: map[string]bool{}, lists: map[string]map[string]fs.FileMode{},
 	}
 }
 
@@ -57,26 +58,18 @@ func (k *collector) reach(file string) error {
 	return nil
 }
 
-// sourceEndings are those that the resolver adds to an import, and those that stand
-// behind one of them.
+// sourceEndings are those that the resolver adds to an import.
 var sourceEndings = []string{".tsx", ".ts", ".jsx", ".js", ".css", ".json", ".mjs", ".cjs", ".mts", ".cts"}
 
-// resolved notes what the resolver looked at for an import: links, which an artifact
-// does not have, and package.json files beside no source.
-func (k *collector) resolved(dir, specifier, file string) {
+// imported notes what the resolver looks at for an import: links, which an artifact
+// does not have, and directories that may hold nothing but a package.json.
+func (k *collector) imported(dir, specifier string) {
+	specifier, _, _ = strings.Cut(specifier, "?")
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case strings.HasPrefix(specifier, "."):
-		target := filepath.Join(dir, filepath.FromSlash(specifier))
-		k.look(target)
-		if !strings.HasPrefix(file, target) {
-			stem := strings.TrimSuffix(target, filepath.Ext(target))
-			for _, e := range sourceEndings {
-				k.look(target + e)
-				k.look(stem + e)
-			}
-		}
+		k.look(filepath.Join(dir, filepath.FromSlash(specifier)))
 	case specifier == "" || strings.HasPrefix(specifier, "/") || strings.HasPrefix(specifier, "#"):
 	default:
 		name := packageName(specifier)
@@ -84,8 +77,7 @@ func (k *collector) resolved(dir, specifier, file string) {
 			if _, inside := k.rel(d); !inside {
 				return
 			}
-			at := filepath.Join(d, "node_modules", name)
-			if _, err := os.Lstat(at); err == nil {
+			if _, ok := k.list(filepath.Join(d, "node_modules", filepath.Dir(name)))[filepath.Base(name)]; ok {
 				k.look(filepath.Join(d, "node_modules", filepath.FromSlash(specifier)))
 				return
 			}
@@ -102,31 +94,55 @@ func packageName(specifier string) string {
 	return parts[0]
 }
 
+// list is what a directory holds. k.mu is held.
+func (k *collector) list(dir string) map[string]fs.FileMode {
+	if l, ok := k.lists[dir]; ok {
+		return l
+	}
+	l := map[string]fs.FileMode{}
+	// One that cannot be read holds nothing that a build could.
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		l[e.Name()] = e.Type()
+	}
+	k.lists[dir] = l
+	return l
+}
+
 // look goes down to a path inside the project and notes the links and the
 // directories on the way. k.mu is held.
 func (k *collector) look(target string) {
 	shown, inside := k.rel(target)
-	if !inside {
+	if !inside || k.looked[target] {
 		return
 	}
+	k.looked[target] = true
 	at := k.root
-	for part := range strings.SplitSeq(shown, "/") {
+	parts := strings.Split(shown, "/")
+	for i, part := range parts {
+		l := k.list(at)
+		names := []string{part}
+		if _, ok := l[part]; i == len(parts)-1 && !ok {
+			// A source, named without its ending or with that of what is made of it.
+			stem := strings.TrimSuffix(part, path.Ext(part))
+			for _, e := range sourceEndings {
+				names = append(names, part+e, stem+e)
+			}
+		}
+		for _, n := range names {
+			mode, ok := l[n]
+			if !ok {
+				continue
+			}
+			name, _ := k.rel(filepath.Join(at, n))
+			switch {
+			case mode&fs.ModeSymlink != 0:
+				k.linked[name] = true
+			case mode.IsDir():
+				k.asked[name] = true
+			}
+		}
 		at = filepath.Join(at, part)
-		if k.looked[at] {
-			continue
-		}
-		k.looked[at] = true
-		info, err := os.Lstat(at)
-		if err != nil {
-			continue
-		}
-		name, _ := k.rel(at)
-		switch {
-		case info.Mode()&fs.ModeSymlink != 0:
-			k.linked[name] = true
-		case info.IsDir():
-			k.asked[name] = true
-		}
 	}
 }
 
@@ -170,6 +186,18 @@ func (k *collector) descriptions() string {
 		}
 	}
 	return out
+}
+
+// empty lists the directories that the resolver looked into and of which no file is
+// packed.
+func (k *collector) empty() []string {
+	full := map[string]bool{}
+	for f := range k.files {
+		for d := path.Dir(f); !full[d]; d = path.Dir(d) {
+			full[d] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(k.asked)), func(d string) bool { return full[d] })
 }
 
 // add notes a file of the project if it is there.

@@ -46,6 +46,10 @@ type Package struct {
 	// Warnings are the bundler's.
 	Warnings []string
 
+	// dirs are directories that the resolver wants to see though nothing in them is
+	// packed: without them it does not apply the `browser` field of a package.json to
+	// what is imported from there.
+	dirs      []string
 	config    *config
 	positions *wrangler.Positions
 	sourceMap *bundle.SourceMap // of a Worker that was bundled here
@@ -242,6 +246,7 @@ func (p *Package) worker(ctx context.Context) error {
 			return err
 		}
 	}
+	p.dirs = k.empty()
 	return nil
 }
 
@@ -264,7 +269,7 @@ func (c *config) bundledHere(k *collector, extends string, noBundle bool) string
 
 // bundling says how the project is bundled, as the runtime will.
 func (c *config) bundling(entry string, k *collector) (bundle.Options, error) {
-	o := bundle.Options{Dir: c.root, Entry: entry, Reach: k.reach, Resolved: k.resolved}
+	o := bundle.Options{Dir: c.root, Entry: entry, Reach: k.reach, Imported: k.imported}
 	var err error
 	read := func(name string, fn func(v *wrangler.Value)) {
 		if v := c.doc.Field(name); v != nil && err == nil {

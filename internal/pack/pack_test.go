@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/scafo/scafo/internal/wrangler/bundle"
 )
 
 // project is a folder to deploy: contents by path. "-> x" is a link to x.
@@ -27,6 +29,12 @@ func (p project) write(t *testing.T) string {
 		at := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "/") {
+			if err := os.MkdirAll(at, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
 		var err error
 		if to, ok := strings.CutPrefix(body, "-> "); ok {
@@ -102,6 +110,10 @@ func contents(t *testing.T, p *Package) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if h.Typeflag == tar.TypeDir {
+			out[h.Name] = ""
+			continue
+		}
 		if h.Typeflag != tar.TypeReg || h.Mode != 0o644 || h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.ModTime.Unix() != 0 {
 			t.Errorf("header %+v", h)
 		}
@@ -166,6 +178,12 @@ func TestWhatIsPacked(t *testing.T) {
 			"node_modules/@s/q/sub.js", "node_modules/dir/lib/old.js", "node_modules/dir/old/package.json",
 			"node_modules/p/package.json", "node_modules/p/w.js", "package.json", "src/a.js", "wrangler.jsonc",
 		}},
+		"a package's other files": {plain.with(project{
+			"src/a.js":                     "import 'p';\n" + worker,
+			"node_modules/p/package.json":  `{"main": "lib/m", "browser": {"./lib/node/n.js": "./lib/web/n.js", "./lib/off/x.js": false, "./lib/there.js": false, "fs": false, "q": "./lib/q.js"}}`,
+			"node_modules/p/lib/m.js":      "require('./node/n'); require('./off/x'); require('./there'); require('fs'); require('q')",
+			"node_modules/p/lib/node/n.js": "for Node", "node_modules/p/lib/web/n.js": "", "node_modules/p/lib/off/y.js": "", "node_modules/p/lib/there.js": "", "node_modules/p/lib/q.js": "",
+		}), Options{}, []string{"node_modules/p/lib/m.js", "node_modules/p/lib/q.js", "node_modules/p/lib/web/n.js", "node_modules/p/package.json", "src/a.js", "wrangler.jsonc"}},
 		"what the compiler reads": {plain.with(project{
 			"src/a.js": "import './b'; import x from '@lib/x';\n" + worker, "src/b.ts": "export {}", "lib/x.ts": "export default 1",
 			"tsconfig.json":                            `{ /* c */ "extends": ["./base", "@t/conf/strict.json"], "compilerOptions": {"paths": {"@lib/*": ["./lib/*"]}}, }`,
@@ -219,11 +237,43 @@ func TestWhatIsPacked(t *testing.T) {
 			if got := paths(p); !reflect.DeepEqual(got, c.want) {
 				t.Errorf("packed\n\t%v\nwant\n\t%v\nnotes %q", got, c.want, p.Notes)
 			}
-			if got := contents(t, p); len(got) != len(c.want) {
-				t.Errorf("the archive has %d files", len(got))
+			all := contents(t, p)
+			c.options.Path = c.project.write(t)
+			if got, want := built(t, Options{Path: project(all).write(t)}), built(t, c.options); !reflect.DeepEqual(got, want) {
+				t.Errorf("what was packed is built to\n%v\nand the folder to\n%v", got, want)
 			}
 		})
 	}
+}
+
+// built are the modules that a build makes of a folder.
+func built(t *testing.T, o Options) map[string]string {
+	t.Helper()
+	p, err := Load(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := p.config.doc.Field("main")
+	if at == nil {
+		return nil
+	}
+	entry, err := p.config.entry(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	how, err := p.config.bundling(entry, newCollector(p.config.root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bundle.Run(t.Context(), how)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, m := range r.Modules {
+		out[string(m.Type)+" "+m.Name] = string(m.Body)
+	}
+	return out
 }
 
 // Whatever leaves the folder is bundled here, and only the result is sent.

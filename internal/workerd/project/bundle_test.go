@@ -98,6 +98,19 @@ func TestImportedFilesBecomeModules(t *testing.T) {
 	}
 }
 
+func TestFilesThatAPackageTurnsOff(t *testing.T) {
+	b := mustBuild(t, with("", map[string]string{
+		"a.js":                        "import x from 'p';\n" + handler,
+		"node_modules/p/package.json": `{"main": "m.js", "browser": {"./gone.js": false, "./there.js": false, "fs": false, "./n.js": "./b.js"}}`,
+		"node_modules/p/m.js":         "module.exports = [require('./gone'), require('./there'), require('fs'), require('./n')];",
+		"node_modules/p/there.js":     "module.exports = 'not in a browser'",
+		"node_modules/p/b.js":         "module.exports = 'for browsers'",
+	}))
+	if code := string(b.Bundle.Contents["index.js"]); strings.Contains(code, "not in a browser") || !strings.Contains(code, "for browsers") {
+		t.Errorf("the bundle is\n%s", code)
+	}
+}
+
 func TestNodeModulesAreLeftToTheRuntime(t *testing.T) {
 	files := map[string]string{
 		"a.js":                                "import x from 'node:path';\nimport { Buffer } from 'buffer';\nimport y from './c.cjs';\nconsole.log(Buffer, y);\n" + handler,

@@ -45,9 +45,9 @@ type Options struct {
 	// followed; an error ends the build. It is called by several goroutines. Nil
 	// lets everything pass.
 	Reach func(file string) error
-	// Resolved is told of each import that leads to a file, links followed, by
-	// several goroutines. Nil is told nothing.
-	Resolved func(dir, specifier, file string)
+	// Imported is told of each import, before it is resolved, by several
+	// goroutines. Nil is told nothing.
+	Imported func(dir, specifier string)
 
 	Alias       map[string]string
 	JSXFactory  string
@@ -205,14 +205,16 @@ func (b *bundler) unbundled(ctx context.Context, out *Result) error {
 		return nil
 	}
 	for in := range meta.Inputs {
-		if strings.Contains(in, ":") { // a namespace of the plugin's, no file
+		file := filepath.Join(b.o.Dir, filepath.FromSlash(in))
+		// Neither a namespace of the plugin's nor a module of another type.
+		if strings.Contains(in, ":") || b.extra.has(strings.TrimSuffix(file, "?module")) {
 			continue
 		}
 		kind, ok := sourceKind(in)
 		if !ok {
 			return fmt.Errorf("%s: without bundling, only JavaScript runs", in)
 		}
-		if err := add(filepath.Join(b.o.Dir, filepath.FromSlash(in)), kind); err != nil {
+		if err := add(file, kind); err != nil {
 			return err
 		}
 	}

@@ -38,6 +38,12 @@ func (e *extraModules) add(x extraModule) {
 	}
 }
 
+func (e *extraModules) has(file string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.list, func(x extraModule) bool { return x.file == file })
+}
+
 func (e *extraModules) sorted() []extraModule {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -51,15 +57,19 @@ type resolving struct{}
 // Namespaces of the plugin's own modules.
 const nodeRequire = "scafo-node-require"
 
-// plugin confines the build to the project, turns files that the rules name into
-// modules of their own, and leaves what the runtime brings along to it.
+// plugin asks for each file that is loaded whether the build may read it, turns
+// files that the rules name into modules of their own, and leaves what the runtime
+// brings along to it.
+//
+// It resolves as little as it can by itself: each resolution that a plugin asks for
+// reads the directories and package.json files on its way anew.
 func (b *bundler) plugin() api.Plugin {
 	return api.Plugin{Name: "scafo", Setup: func(build api.PluginBuild) {
 		build.OnResolve(api.OnResolveOptions{Filter: `.*`, Namespace: "file"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
 			if _, own := a.PluginData.(resolving); own || a.Kind == api.ResolveEntryPoint {
 				return api.OnResolveResult{}, nil
 			}
-			return b.resolve(build, a)
+			return b.resolve(build, a), nil
 		})
 		build.OnResolve(api.OnResolveOptions{Filter: `.*`, Namespace: nodeRequire}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
 			return api.OnResolveResult{Path: a.Path, External: true}, nil
@@ -69,76 +79,76 @@ func (b *bundler) plugin() api.Plugin {
 			body := fmt.Sprintf("import lib from %q;\nmodule.exports = lib;", a.Path)
 			return api.OnLoadResult{Contents: &body, Loader: api.LoaderJS}, nil
 		})
-		// The last gate, for every way in which a file may be reached.
-		build.OnLoad(api.OnLoadOptions{Filter: `.*`, Namespace: "file"}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
-			if err := b.reach(a.Path); err != nil {
-				return api.OnLoadResult{}, outside(a.Path, err)
-			}
-			return api.OnLoadResult{}, nil
-		})
+		build.OnLoad(api.OnLoadOptions{Filter: `.*`, Namespace: "file"}, b.load)
 	}}
 }
 
-// resolve decides what an import is.
-func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) (api.OnResolveResult, error) {
-	builtin, isBuiltin := nodeBuiltin(a.Path)
-	if isBuiltin && (strings.HasPrefix(a.Path, "node:") || b.o.NodeCompat) {
-		return external(a, builtin), nil
+// resolve decides what an import is, where its name alone tells.
+func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) api.OnResolveResult {
+	if _, ours := a.PluginData.(extraModule); ours {
+		return api.OnResolveResult{Path: a.Path, External: true}
 	}
 	if strings.HasPrefix(a.Path, "cloudflare:") {
-		return api.OnResolveResult{Path: a.Path, External: true}, nil
+		return api.OnResolveResult{Path: a.Path, External: true}
 	}
-	if b.o.NoBundle && !strings.HasPrefix(a.Path, ".") && !strings.HasPrefix(a.Path, "/") {
-		return api.OnResolveResult{}, nil
-	}
-	want := strings.TrimSuffix(a.Path, "?module")
-	r := build.Resolve(want, api.ResolveOptions{
-		Importer: a.Importer, Namespace: a.Namespace, ResolveDir: a.ResolveDir, Kind: a.Kind, PluginData: resolving{}, With: a.With,
-	})
-	if len(r.Errors) > 0 {
-		if isBuiltin {
-			return external(a, builtin), nil
+	if builtin, ok := nodeBuiltin(a.Path); ok {
+		if strings.HasPrefix(a.Path, "node:") || b.o.NodeCompat {
+			return external(a, builtin)
 		}
-		return api.OnResolveResult{}, nil // esbuild says it better, with a note
+		// A package of that name stands in for it, if there is one.
+		r := build.Resolve(a.Path, api.ResolveOptions{
+			Importer: a.Importer, Namespace: a.Namespace, ResolveDir: a.ResolveDir, Kind: a.Kind, PluginData: resolving{}, With: a.With,
+		})
+		if len(r.Errors) > 0 {
+			return external(a, builtin)
+		}
 	}
-	if r.External || r.Namespace != "file" || r.Path == "" {
-		return api.OnResolveResult{}, nil
+	if b.o.Imported != nil {
+		b.o.Imported(a.ResolveDir, a.Path)
 	}
-	real, err := filepath.EvalSymlinks(r.Path)
+	return api.OnResolveResult{}
+}
+
+// load is asked before a file is read, in whatever way an import led to it.
+func (b *bundler) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
+	real, err := filepath.EvalSymlinks(a.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		// A package.json turns this file off (`"browser": {"./x": false}`): esbuild puts
+		// an empty module there.
+		return api.OnLoadResult{}, nil
+	}
 	if err == nil {
 		err = b.reach(real)
 	}
 	if err != nil {
-		return api.OnResolveResult{Errors: []api.Message{{Text: outside(a.Path, err).Error()}}}, nil
-	}
-	if b.o.Resolved != nil {
-		b.o.Resolved(a.ResolveDir, want, real)
+		return api.OnLoadResult{}, outside(a.Path, err)
 	}
 	rel := b.shown(real)
-	if want != a.Path {
-		rel += "?module"
+	if a.Suffix == "?module" {
+		rel += a.Suffix
 	}
 	kind, ok := b.rules.Match(rel)
-	if !ok || kind == wrangler.ESModule || kind == wrangler.CommonJS {
-		return api.OnResolveResult{}, nil
+	if !ok || kind == wrangler.ESModule || kind == wrangler.CommonJS || a.With["type"] != "" || real == b.o.Entry {
+		return api.OnLoadResult{}, nil
 	}
 	return b.extraModule(real, kind)
 }
 
 // extraModule makes a module of a file. Its name has the digest of its bytes, so
 // that two files of one name do not meet.
-func (b *bundler) extraModule(file string, kind wrangler.ModuleType) (api.OnResolveResult, error) {
+func (b *bundler) extraModule(file string, kind wrangler.ModuleType) (api.OnLoadResult, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {
 		var pe *fs.PathError
 		if errors.As(err, &pe) {
 			err = pe.Err
 		}
-		return api.OnResolveResult{}, fmt.Errorf("%s: %w", b.shown(file), err)
+		return api.OnLoadResult{}, fmt.Errorf("%s: %w", b.shown(file), err)
 	}
-	name := digest(body)[:16] + "-" + filepath.Base(file)
-	b.extra.add(extraModule{name: name, file: file, kind: kind, body: body})
-	return api.OnResolveResult{Path: "./" + name, External: true}, nil
+	x := extraModule{name: digest(body)[:16] + "-" + filepath.Base(file), file: file, kind: kind, body: body}
+	b.extra.add(x)
+	stub := fmt.Sprintf("export { default } from %q;", "./"+x.name)
+	return api.OnLoadResult{Contents: &stub, Loader: api.LoaderJS, PluginData: x}, nil
 }
 
 // external leaves a module of Node's to the runtime, which says itself when it
