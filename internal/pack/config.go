@@ -226,6 +226,9 @@ func (c *config) takeBundlerKey(m *wrangler.Member) error {
 		}
 		return m.Errorf("unsupported key %q: modules that no import names go along when nothing is bundled: set no_bundle", m.Name)
 	case "base_dir":
+		if b := c.doc.Field("no_bundle"); b == nil || b.Kind != 't' {
+			return nil // a bundle has no such directory
+		}
 		return m.Errorf("unsupported key %q: modules lie beside main or below it", m.Name)
 	case "alias":
 		c.alias = m.Value

@@ -68,6 +68,7 @@ var broken = map[string]struct {
 	"Hyperdrive":                {plain.with(project{"wrangler.jsonc": settings(`"hyperdrive": [{"binding": "H", "id": "i"}]`)}), Options{}},
 	"access":                    {plain.with(project{"wrangler.jsonc": settings(`"access": {"enabled": true}`)}), Options{}},
 	"additional modules":        {plain.with(project{"wrangler.jsonc": settings(`"find_additional_modules": true`)}), Options{}},
+	"another base":              {plain.with(project{"wrangler.jsonc": settings(`"base_dir": "src/deep", "no_bundle": true`)}), Options{}},
 	"a rule for Python":         {plain.with(project{"wrangler.jsonc": settings(`"rules": [{"type": "PythonModule", "globs": ["*.py"]}]`)}), Options{}},
 	"vars that are a list":      {plain.with(project{"wrangler.jsonc": settings(`"vars": ["A"]`)}), Options{Vars: map[string]string{"A": "b"}}},
 	"a redirect to nothing":     {plain.with(project{".wrangler/deploy/config.json": `{"configPath": "../../dist/wrangler.json"}`}), Options{}},
