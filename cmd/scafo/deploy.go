@@ -54,7 +54,11 @@ The last line of standard output is the application's address.`,
 			}
 			d := &deployRun{g: g, f: f, out: c.OutOrStdout(), progress: newProgress(c.ErrOrStderr())}
 			defer d.progress.end()
-			return d.run(c.Context())
+			err := d.run(c.Context())
+			if errors.Is(err, context.Canceled) {
+				err = errors.New("interrupted")
+			}
+			return err
 		},
 	}
 	g.addTarget(c)

@@ -165,8 +165,13 @@ func answers(ctx context.Context, at string) bool {
 	}
 	c := &http.Client{Transport: transport, Timeout: answerTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	for pause := (growing{pollFirst, answerMost}); ; {
-		if served(ctx, c, u.String()) {
+		err := served(ctx, c, u.String())
+		var dns *net.DNSError
+		switch {
+		case err == nil:
 			return true
+		case errors.As(err, &dns) && dns.IsNotFound:
+			return false // nobody leads there yet, and not within seconds
 		}
 		if pause.wait(ctx) != nil {
 			return false
@@ -174,22 +179,22 @@ func answers(ctx context.Context, at string) bool {
 	}
 }
 
-// served reports whether an answer came from behind the ingress.
-func served(ctx context.Context, c *http.Client, at string) bool {
+// served is nil when an answer came from behind the ingress.
+func served(ctx context.Context, c *http.Client, at string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
-		return false
+		return err
 	}
 	res, err := c.Do(r)
 	if err != nil {
-		return false
+		return err
 	}
 	defer res.Body.Close()
 	switch res.StatusCode {
 	case http.StatusNotFound, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return false
+		return errors.New(res.Status)
 	}
-	return true
+	return nil
 }
 
 func localhost(host string) bool {

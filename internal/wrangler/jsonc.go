@@ -64,6 +64,13 @@ var (
 // twice in an object is refused, since it is not clear which one counts.
 func Parse(file string, text []byte) (*Value, error) {
 	d := &document{file: file, text: bytes.TrimPrefix(text, ByteOrderMark)}
+	if at := tooDeep(d.text); at >= 0 {
+		return nil, d.errorf(at, "more than %d levels of lists and objects", maxDepth)
+	}
+	if last := d.text[bytes.LastIndexByte(d.text, '\n')+1:]; bytes.Contains(last, []byte("//")) {
+		// The parser wants a line's end behind a comment, also behind the last one.
+		d.text = append(bytes.Clone(d.text), '\n')
+	}
 	v, err := hujson.Parse(d.text)
 	if err != nil {
 		e := &ConfigError{File: file, Msg: err.Error()}
@@ -75,6 +82,41 @@ func Parse(file string, text []byte) (*Value, error) {
 		return nil, e
 	}
 	return d.convert(&v)
+}
+
+// maxDepth bounds how deep lists and objects stand in each other.
+const maxDepth = 64
+
+// tooDeep is where a text goes deeper than that, or -1.
+func tooDeep(text []byte) int {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case bytes.HasPrefix(text[i:], []byte("//")):
+			for i < len(text) && text[i] != '\n' {
+				i++
+			}
+		case bytes.HasPrefix(text[i:], []byte("/*")):
+			end := bytes.Index(text[i+2:], []byte("*/"))
+			if end < 0 {
+				return -1 // the parser says it
+			}
+			i += end + 3
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return i
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return -1
 }
 
 func (d *document) convert(h *hujson.Value) (*Value, error) {
