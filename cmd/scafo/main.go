@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -48,11 +49,24 @@ func execute(ctx context.Context, args []string) int {
 	if !errors.As(err, &silent) {
 		fmt.Fprintln(os.Stderr, "scafo: "+explain(err))
 	}
-	var usage usageError
-	if errors.As(err, &usage) {
+	if isUsage(err) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// isUsage reports whether the command line was wrong. Cobra's own refusals of unknown
+// commands and of missing flags are plain errors.
+func isUsage(err error) bool {
+	if errors.As(err, new(usageError)) {
+		return true
+	}
+	for _, begins := range []string{"required flag(s) ", "unknown command ", "if any flags in the group ", "at least one of the flags in the group "} {
+		if err != nil && strings.HasPrefix(err.Error(), begins) {
+			return true
+		}
+	}
+	return false
 }
 
 // silentError ends a command whose output has said what failed.
@@ -102,6 +116,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print one JSON object")
 	root.AddCommand(
 		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDeploys(g),
+		newOperators(g), newFreeze(g),
 		newToken(g), newBucket(), newDoctor(g), newConfig(g), newVersion(g), newCompletion(root),
 	)
 	wrapArgs(root)

@@ -88,7 +88,7 @@ func showState(c *cobra.Command, s scafo.DaemonState) error {
 }
 
 func newApps(g *globals) *cobra.Command {
-	apps := &cobra.Command{Use: "apps", Short: "Look at applications", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	apps := &cobra.Command{Use: "apps", Short: "Look at applications and change them", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	list := &cobra.Command{
 		Use: "list", Short: "List the applications that your key reaches", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -132,6 +132,7 @@ func newApps(g *globals) *cobra.Command {
 	g.addTarget(list)
 	g.addTarget(show)
 	apps.AddCommand(list, show)
+	apps.AddCommand(newAppsSet(g)...)
 	return apps
 }
 

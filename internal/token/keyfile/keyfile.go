@@ -156,6 +156,51 @@ func Save(path string, k Key) error {
 	return syncDir(dir)
 }
 
+// Replace puts the key file next in the place of the one at path, which is gone
+// then. After a crash either is there, as a whole.
+func Replace(next, path string) error {
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("key file: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// publicJWK is a public key with the id that it was made for.
+type publicJWK struct {
+	Kty string `json:"kty"`
+	Crv string `json:"crv"`
+	Kid string `json:"kid"`
+	X   string `json:"x"`
+}
+
+// PublicJWK is the key's public half with its id, to be handed to whoever shall
+// register it.
+func (k Key) PublicJWK() []byte {
+	public := k.Public()
+	b, _ := json.Marshal(publicJWK{Kty: public.Kty, Crv: public.Crv, Kid: k.ID, X: public.X}) // strings: it cannot fail
+	return b
+}
+
+// ParsePublic reads what PublicJWK made; the id is empty where it has none. A
+// private key is refused: it should not have left the machine that it was made on.
+func ParsePublic(b []byte) (id string, key scafo.PublicKey, err error) {
+	var j struct {
+		publicJWK
+		D *string `json:"d"`
+	}
+	if err := json.Unmarshal(b, &j); err != nil {
+		return "", key, errors.New("no JSON Web Key")
+	}
+	if j.D != nil {
+		return "", key, errors.New("it is a private key: only its public half is to be handed over")
+	}
+	key = scafo.PublicKey{Kty: j.Kty, Crv: j.Crv, X: j.X}
+	if _, err := token.ParsePublicKey(key); err != nil {
+		return "", key, err
+	}
+	return j.Kid, key, nil
+}
+
 func write(f *os.File, b []byte) error {
 	if err := f.Chmod(fileMode); err != nil {
 		return err
