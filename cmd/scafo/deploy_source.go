@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,9 @@ func gitSource(ctx context.Context, dir string) *scafo.Source {
 	git := func(args ...string) string {
 		// The repository's own configuration starts no programs.
 		c := exec.CommandContext(ctx, "git", append([]string{"-c", "core.fsmonitor=false", "-C", dir}, args...)...)
-		c.Env = append(os.Environ(), "GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
+		// Nor does a repository that this command was started from, as by a hook, count.
+		env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GIT_") })
+		c.Env = append(env, "GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
 		c.WaitDelay = gitTimeout
 		b, err := c.Output()
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -469,6 +470,7 @@ func TestSourceFromGit(t *testing.T) {
 	if s := <-findSource(t.Context(), app); s != nil {
 		t.Errorf("no repository: %+v", s)
 	}
+	t.Setenv("GIT_DIR", t.TempDir()) // as in a hook
 	git("init", "-q", "-b", "trunk")
 	if s := <-findSource(t.Context(), app); s != nil {
 		t.Errorf("no commit: %+v", s)
@@ -513,6 +515,7 @@ func TestSourceFromGit(t *testing.T) {
 func runGit(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	c := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"}, args...)...)
+	c.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GIT_") })
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("git %v: %v: %s", args, err, out)
 	}

@@ -257,6 +257,8 @@ func (c *config) bundledHere(k *collector, extends string, noBundle bool) string
 		return ""
 	case len(c.bundlerKeys) > 0:
 		return "it sets " + strings.Join(c.bundlerKeys, ", ")
+	case k.files[configNames[0]] || k.files[configNames[1]]:
+		return "it imports its own configuration, which is sent in another form"
 	case len(k.outside) > 0:
 		return "it imports " + first(k.outside) + ", which lies outside the folder"
 	case len(k.linked) > 0:
