@@ -158,7 +158,7 @@ func (c *config) check() error {
 		return date.Errorf("compatibility_date %q is no day as YYYY-MM-DD", s)
 	}
 	if c.doc.Field("main") == nil && c.doc.Field("assets") == nil {
-		return c.doc.Errorf(`neither "main" nor "assets": there is nothing to serve`)
+		return c.doc.Errorf(`neither "main" nor "assets": there is nothing to serve; if a build tool gives them, build the project first`)
 	}
 	return nil
 }

@@ -41,6 +41,7 @@ var broken = map[string]struct {
 	"a type in JavaScript":      {plain.with(project{"src/a.js": "export default { fetch(r: Request) {} }"}), Options{}},
 	"a file that is not there":  {plain.with(project{"src/a.js": "import './nope';\n" + worker}), Options{}},
 	"a package":                 {plain.with(project{"src/a.js": "import '@scope/p/sub';\n" + worker}), Options{}},
+	"a build tool's module":     {plain.with(project{"src/a.js": "import 'virtual:routes';\n" + worker}), Options{}},
 	"several packages":          {plain.with(project{"src/a.js": "import 'p'; import 'q'; import 'p/sub';\n" + worker}), Options{}},
 	"a file without a rule":     {plain.with(project{"src/a.js": "import './p.png';\n" + worker, "src/p.png": ""}), Options{}},
 	"an error outside":          {plain.with(project{"src/a.js": "import '../../lib/b';\n" + worker, "../lib/b.ts": "\nlet 1;"}), Options{}},

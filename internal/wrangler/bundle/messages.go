@@ -61,6 +61,9 @@ func (b *bundler) message(m api.Message) string {
 	if line := strings.TrimSpace(l.LineText); line != "" && len(line) <= maxShownLine {
 		s += "\n    " + line
 	}
+	if name, ok := unresolved(m.Text); ok && strings.Contains(name, ":") {
+		s += fmt.Sprintf("\n  %s is a module of a build tool: build the project first", name)
+	}
 	if ending, ok := unknownEnding(m.Text); ok {
 		s += fmt.Sprintf("\n  a rule loads it as a module: \"rules\": [{\"type\": \"Data\", \"globs\": [\"**/*%s\"], \"fallthrough\": true}]", ending)
 	}
@@ -84,9 +87,8 @@ func outside(name string, err error) error {
 
 // unresolvedPackage is the package that a message says cannot be found.
 func unresolvedPackage(text string) (string, bool) {
-	rest, ok := strings.CutPrefix(text, `Could not resolve "`)
-	name, _, found := strings.Cut(rest, `"`)
-	if !ok || !found || name == "" || strings.ContainsAny(name[:1], "./#") {
+	name, ok := unresolved(text)
+	if !ok || strings.ContainsAny(name[:1], "./#") || strings.Contains(name, ":") {
 		return "", false
 	}
 	parts := strings.SplitN(name, "/", 3)
@@ -94,4 +96,11 @@ func unresolvedPackage(text string) (string, bool) {
 		return parts[0] + "/" + parts[1], true
 	}
 	return parts[0], true
+}
+
+// unresolved is the import that a message says leads nowhere.
+func unresolved(text string) (string, bool) {
+	rest, ok := strings.CutPrefix(text, `Could not resolve "`)
+	name, _, found := strings.Cut(rest, `"`)
+	return name, ok && found && name != ""
 }
