@@ -25,7 +25,8 @@ import (
 type testFleet struct {
 	t        *testing.T
 	registry *registry.Registry
-	url      string
+	handler  http.Handler
+	url      string // of its server, once a command was run
 	dir      string
 	key      string // the admin's key file
 }
@@ -48,7 +49,7 @@ func newTestFleet(t *testing.T) *testFleet {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	h, err := api.New(api.Deps{
+	f.handler, err = api.New(api.Deps{
 		Node: "n1", Log: log, Verifier: auth.New(f.registry, auth.Options{Log: log}),
 		Applications: api.Following(f.registry, registry.NewFollower(f.registry)),
 		Setters:      f.registry, Freezes: f.registry, Operators: f.registry,
@@ -56,18 +57,30 @@ func newTestFleet(t *testing.T) *testFleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
-	f.url = s.URL
 	return f
 }
 
-// transport carries calls without a network.
-func (f *testFleet) transport() http.RoundTripper { return http.DefaultTransport }
+// RoundTrip carries a call without a network, so that time may be virtual.
+func (f *testFleet) RoundTrip(r *http.Request) (*http.Response, error) {
+	in := r.Clone(r.Context())
+	if in.Body == nil {
+		in.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	f.handler.ServeHTTP(w, in)
+	res := w.Result()
+	res.Request = r
+	return res, nil
+}
 
 // scafo runs a command in this process, as the operator of a key file.
 func (f *testFleet) scafo(key string, args ...string) (stdout string, err error) {
 	f.t.Helper()
+	if f.url == "" {
+		s := httptest.NewServer(f.handler)
+		f.t.Cleanup(s.Close)
+		f.url = s.URL
+	}
 	root := newRoot()
 	var out bytes.Buffer
 	root.SetOut(&out)
