@@ -12,7 +12,7 @@ import (
 type answer struct {
 	status int
 	header http.Header // beside those of every answer; may be nil
-	body   []byte      // JSON
+	body   []byte      // JSON, unless the header says what
 }
 
 // ok is 200 with a document.
@@ -40,12 +40,12 @@ func (a answer) write(c *call) {
 	h := c.w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	for name, values := range a.header {
-		h[name] = values
-	}
-	if a.status != http.StatusNotModified {
+	if a.status != http.StatusNotModified && a.status != http.StatusNoContent {
 		h.Set("Content-Type", "application/json")
 		h.Set("Content-Length", strconv.Itoa(len(a.body)))
+	}
+	for name, values := range a.header {
+		h[name] = values
 	}
 	c.w.WriteHeader(a.status)
 	_, _ = c.w.Write(a.body) // a caller that left needs no answer

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/auth"
@@ -100,6 +101,8 @@ type Deps struct {
 	Operators    Operators
 	Deploys      Deploys
 	Loop         Loop
+	Storage      Storage
+	Renderings   Renderings
 
 	Log *slog.Logger // nil takes slog.Default
 }
@@ -170,7 +173,7 @@ func (s *server) routes() []route {
 			route{method: http.MethodDelete, path: "/v1/operators/:id", access: access{kind: operatorToken}, handle: s.deleteOperator},
 		)
 	}
-	return r
+	return slices.Concat(r, s.storageRoutes(), s.renderingRoutes())
 }
 
 // ServeHTTP answers one request. Whatever fails is a problem document.

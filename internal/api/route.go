@@ -11,12 +11,14 @@ import (
 type route struct {
 	method string
 	// path is literal segments and :parameters. Each segment of a request is decoded
-	// for itself, so that an escaped slash never makes a new one.
+	// for itself, so that an escaped slash never makes a new one. A last segment **
+	// stands for all that follows, which the handler reads from the path itself.
 	path   string
 	access access
 	handle handler
 
 	segments []string
+	open     bool // more segments follow
 }
 
 // params are the parameters of a route that matched, decoded.
@@ -30,6 +32,9 @@ func newTable(routes []route) table {
 	t := make(table, len(routes))
 	for i, r := range routes {
 		r.segments = strings.Split(r.path, "/")[1:]
+		if n := len(r.segments) - 1; r.segments[n] == "**" {
+			r.segments, r.open = r.segments[:n], true
+		}
 		t[i] = r
 	}
 	return t
@@ -85,7 +90,7 @@ func splitPath(escaped string) ([]string, bool) {
 }
 
 func (r *route) match(segments []string) (params, bool) {
-	if len(segments) != len(r.segments) {
+	if n := len(r.segments); len(segments) < n || r.open == (len(segments) == n) {
 		return nil, false
 	}
 	var p params
