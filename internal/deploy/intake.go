@@ -28,10 +28,23 @@ func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, er
 	if r.Body == nil {
 		return scafo.DeployStatus{}, scafo.Malformed("the request has no body: it is to be the artifact")
 	}
-	doc, err := s.application(ctx, r)
+	doc, created, err := s.application(ctx, r)
 	if err != nil {
 		return scafo.DeployStatus{}, err
 	}
+	status, err := s.acceptFor(ctx, r, doc)
+	if created && err != nil {
+		// There is no deploy that tells of the new application.
+		told := s.c.Registry.Announce(ctx, registry.ApplicationKey(r.Application))
+		if told != nil {
+			s.log.Warn("an application could not be announced yet", "application", r.Application, "cause", told)
+		}
+	}
+	return status, err
+}
+
+// acceptFor takes a deploy of the application in.
+func (s *Service) acceptFor(ctx context.Context, r Request, doc registry.Doc[scafo.Application]) (scafo.DeployStatus, error) {
 	app := doc.Value
 	if err := s.sameRuntime(ctx, app.Name); err != nil {
 		return scafo.DeployStatus{}, err
@@ -86,30 +99,27 @@ func (s *Service) mayDeploy(ctx context.Context) error {
 
 // application creates the application, or checks it and gives it what the
 // metadata says of its placement. It returns the record as it is then.
-func (s *Service) application(ctx context.Context, r Request) (registry.Doc[scafo.Application], error) {
-	doc, err := registry.Load[scafo.Application](ctx, s.c.Registry, registry.ApplicationKey(r.Application))
+func (s *Service) application(ctx context.Context, r Request) (doc registry.Doc[scafo.Application], created bool, err error) {
+	doc, err = registry.Load[scafo.Application](ctx, s.c.Registry, registry.ApplicationKey(r.Application))
 	if err != nil {
-		return doc, err
+		return doc, false, err
 	}
 	if !doc.Exists {
-		app, created, err := s.c.Registry.CreateApplication(ctx, r.Application, r.Caller, func(a *scafo.Application) { intend(a, r.Metadata) })
+		doc, created, err = s.c.Registry.AddApplication(ctx, r.Application, r.Caller, func(a *scafo.Application) { intend(a, r.Metadata) })
 		if err != nil {
-			return doc, err
+			return doc, false, err
 		}
 		if created {
-			s.log.Info("application.created", "event", "application.created", "actor", r.Caller, "application", app.Name)
-			return registry.Doc[scafo.Application]{Exists: true, Value: app}, nil
+			s.log.Info("application.created", "event", "application.created", "actor", r.Caller, "application", r.Application)
+			return doc, true, nil
 		}
 		// Somebody else was faster.
-		if doc, err = s.c.Registry.ApplicationDoc(ctx, r.Application); err != nil {
-			return doc, err
-		}
 	}
 	if err := open(doc.Value); err != nil {
-		return doc, err
+		return doc, false, err
 	}
 	if probe := doc.Value; !intend(&probe, r.Metadata) {
-		return doc, nil
+		return doc, false, nil
 	}
 	app, err := s.c.Registry.UpdateApplication(ctx, r.Application, func(a *scafo.Application) error {
 		if err := open(*a); err != nil {
@@ -120,7 +130,7 @@ func (s *Service) application(ctx context.Context, r Request) (registry.Doc[scaf
 		}
 		return nil
 	})
-	return registry.Doc[scafo.Application]{Exists: true, Value: app}, err
+	return registry.Doc[scafo.Application]{Exists: true, Value: app}, false, err
 }
 
 // intend gives an application what the metadata says of its placement.

@@ -54,11 +54,20 @@ func (r *Registry) Applications(ctx context.Context) ([]scafo.Application, error
 // record is returned as it is. init, which may be nil, says what is special about
 // a new one.
 func (r *Registry) CreateApplication(ctx context.Context, name, by string, init func(*scafo.Application)) (app scafo.Application, created bool, err error) {
+	d, created, err := r.AddApplication(ctx, name, by, init)
+	if err == nil && created {
+		err = r.Announce(ctx, ApplicationKey(name))
+	}
+	return d.Value, created, err
+}
+
+// AddApplication is CreateApplication for who announces it with what else changes.
+func (r *Registry) AddApplication(ctx context.Context, name, by string, init func(*scafo.Application)) (d Doc[scafo.Application], created bool, err error) {
 	if _, err := scafo.ParseApplicationName(name); err != nil {
-		return app, false, err
+		return d, false, err
 	}
 	uid := r.Nonce(uidBytes)
-	d, err := Update(ctx, r, ApplicationKey(name), func(d *Doc[scafo.Application]) error {
+	d, err = Update(ctx, r, ApplicationKey(name), func(d *Doc[scafo.Application]) error {
 		created = false
 		if d.Exists {
 			if d.Value.Deleting != nil {
@@ -75,13 +84,9 @@ func (r *Registry) CreateApplication(ctx context.Context, name, by string, init 
 		return nil
 	})
 	if err != nil {
-		return d.Value, false, err
+		return d, false, err
 	}
-	created = d.Value.UID == uid
-	if created {
-		err = r.Announce(ctx, ApplicationKey(name))
-	}
-	return d.Value, created, err
+	return d, d.Value.UID == uid, nil
 }
 
 // UpdateApplication changes an application's record; not-found when there is
