@@ -2,6 +2,7 @@ package keyfile_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -168,6 +169,56 @@ func TestNewRefusesIDs(t *testing.T) {
 	for _, id := range []string{"", "Op", "-a", "a-", "a.b", strings.Repeat("a", 64)} {
 		if _, err := keyfile.New(id); err == nil {
 			t.Errorf("made a key for %q", id)
+		}
+	}
+}
+
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path, next := filepath.Join(dir, "op.jwk"), filepath.Join(dir, "op.jwk.next")
+	old, fresh := newKey(t, "op-1"), newKey(t, "op-2")
+	for p, k := range map[string]keyfile.Key{path: old, next: fresh} {
+		if err := keyfile.Save(p, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keyfile.Replace(next, path); err != nil {
+		t.Fatal(err)
+	}
+	if k, others, err := keyfile.Load(path); err != nil || others || k.ID != "op-2" || !k.Private.Equal(fresh.Private) {
+		t.Errorf("%s %v %v", k.ID, others, err)
+	}
+	if err := keyfile.Replace(next, path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is nothing to put in its place: %v", err)
+	}
+	if k, _, err := keyfile.Load(path); err != nil || k.ID != "op-2" {
+		t.Errorf("%s %v", k.ID, err)
+	}
+}
+
+func TestPublicHalves(t *testing.T) {
+	k := newKey(t, "op-1")
+	public := k.PublicJWK()
+	if strings.Contains(string(public), `"d"`) {
+		t.Fatalf("%s", public)
+	}
+	if id, got, err := keyfile.ParsePublic(public); err != nil || id != "op-1" || got != k.Public() {
+		t.Errorf("%s %+v %v", id, got, err)
+	}
+	if id, _, err := keyfile.ParsePublic([]byte(`{"kty":"OKP","crv":"Ed25519","x":"` + k.Public().X + `"}`)); err != nil || id != "" {
+		t.Errorf("%s %v", id, err)
+	}
+	path := filepath.Join(t.TempDir(), "k")
+	if err := keyfile.Save(path, k); err != nil {
+		t.Fatal(err)
+	}
+	private, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{string(private), ``, `[]`, `{}`, `{"kty":"OKP","crv":"Ed25519","x":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}`, `{"kty":"RSA"}`} {
+		if _, _, err := keyfile.ParsePublic([]byte(bad)); err == nil {
+			t.Errorf("%q was taken", bad)
 		}
 	}
 }
