@@ -93,3 +93,86 @@ func TestClient(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Every call of the client that changes something, against a node.
+func TestClientChanges(t *testing.T) {
+	f := newFleet(t)
+	f.application("shop", nil)
+	server := httptest.NewServer(f.handler)
+	defer server.Close()
+	k := keyfile.Key{ID: "admin", Private: signer("admin").Private}
+	c, err := client.New(client.Config{
+		URLs:       []string{server.URL},
+		Credential: client.CredentialFunc(func(context.Context) (string, error) { return k.Token(time.Now()) }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx := t.Context()
+	set := func(a scafo.Application, err error) scafo.Application {
+		t.Helper()
+		if err != nil || a.Name != "shop" {
+			t.Fatal(a, err)
+		}
+		return a
+	}
+	if a := set(c.Block(ctx, "shop")); a.Blocked == nil {
+		t.Error(a)
+	}
+	if a := set(c.Unblock(ctx, "shop")); a.Blocked != nil {
+		t.Error(a)
+	}
+	if a := set(c.Retire(ctx, "shop")); a.Retired == nil {
+		t.Error(a)
+	}
+	if a := set(c.Unretire(ctx, "shop")); a.Retired != nil {
+		t.Error(a)
+	}
+	if a := set(c.SetLabels(ctx, "shop", map[string]string{"a": "b"})); a.Labels["a"] != "b" {
+		t.Error(a)
+	}
+	if a := set(c.SetLabels(ctx, "shop", nil)); a.Labels != nil {
+		t.Error(a)
+	}
+	if a := set(c.SetSelector(ctx, "shop", map[string]string{"a": "b"})); a.Selector["a"] != "b" {
+		t.Error(a)
+	}
+	if a := set(c.SetSelector(ctx, "shop", nil)); a.Selector != nil {
+		t.Error(a)
+	}
+	if a := set(c.SetReplicas(ctx, "shop", scafo.Replicas{All: true})); !a.Replicas.All {
+		t.Error(a)
+	}
+	if _, err := c.Block(ctx, "nothing"); scafo.CodeOf(err) != scafo.CodeNotFound {
+		t.Error(err)
+	}
+	if _, err := c.Freeze(ctx); scafo.CodeOf(err) != scafo.CodeNotFound {
+		t.Error(err)
+	}
+	if a, err := c.FreezeDeploys(ctx, "why"); err != nil || !a.Created || a.Freeze.Reason != "why" {
+		t.Error(a, err)
+	}
+	if a, err := c.FreezeDeploys(ctx, ""); err != nil || a.Created || a.Freeze.Reason != "why" {
+		t.Error(a, err)
+	}
+	if fr, err := c.Freeze(ctx); err != nil || fr.By != "admin" {
+		t.Error(fr, err)
+	}
+	if lifted, err := c.LiftFreeze(ctx); err != nil || !lifted {
+		t.Error(lifted, err)
+	}
+	g := client.Grant{ID: "op-2", PublicKey: jwk("op-2"), Applications: scafo.Scope{"shop"}}
+	if op, err := c.AddOperator(ctx, g); err != nil || op.ID != "op-2" || op.Role != scafo.RoleOperator {
+		t.Error(op, err)
+	}
+	if l, err := c.Operators(ctx); err != nil || l.Scoped || len(l.Operators) != 4 {
+		t.Error(l, err)
+	}
+	if err := c.RemoveOperator(ctx, "op-2"); err != nil {
+		t.Error(err)
+	}
+	if err := c.RemoveOperator(ctx, "op-2"); scafo.CodeOf(err) != scafo.CodeNotFound {
+		t.Error(err)
+	}
+}
