@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"fmt"
 	"path/filepath"
+
+	"github.com/scafo/scafo/internal/route"
 )
 
 const ingressTokenBytes = 32
@@ -33,3 +35,16 @@ func IngressTokens(dir string, configured []string) ([]string, error) {
 
 // IngressTokenFile is where the first ingress token lies.
 func IngressTokenFile(dir string) string { return filepath.Join(dir, ingressFile) }
+
+// renderings are the routing document in the formats that ingresses read natively.
+func (n *Node) renderings() *route.Renderings {
+	c := n.c.Ingress.Traefik
+	t := route.Traefik{
+		CertResolver: c.CertResolver, EntryPoints: c.EntryPoints, Middlewares: c.Middlewares, WildcardDomains: c.WildcardDomains,
+	}
+	return route.NewRenderings(n.loop.Routing, t, func(problems []route.Problem) {
+		for _, p := range problems {
+			n.log.Warn("left out of the routes for Traefik", "event", "route.left-out", "application", p.Application, "host", p.Host, "detail", p.Detail)
+		}
+	})
+}

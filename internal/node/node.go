@@ -24,6 +24,7 @@ import (
 	"github.com/scafo/scafo/internal/lease"
 	"github.com/scafo/scafo/internal/reconcile"
 	"github.com/scafo/scafo/internal/registry"
+	"github.com/scafo/scafo/internal/storage"
 	"github.com/scafo/scafo/internal/supervise"
 	"github.com/scafo/scafo/internal/token/keyfile"
 )
@@ -292,6 +293,8 @@ func (n *Node) assemble(ctx context.Context) error {
 		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
 		Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
 		Deploys: n.deploys, Loop: n.loop, Log: n.log,
+		Storage:    storage.New(n.Registry, storage.Options{Lock: seconds(n.c.Storage.LockSeconds), Log: n.log}),
+		Renderings: n.renderings(),
 	})
 	return err
 }
