@@ -217,25 +217,34 @@ func (p *fakeProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // fakeRuntime is a store with one pointer, and a machine.
 type fakeRuntime struct {
-	mu       sync.Mutex
-	pointer  *layout.Pointer
-	loadErr  error
-	prepErr  error
-	broken   map[string]string // version to the runtime's sentence
-	durable  bool
-	handler  func(p *fakeProcess) http.Handler
-	started  []*fakeProcess
-	reaped   []string // "pid clean"
-	startErr error
-	loads    int
-	looks    int         // for lapsed peers
-	lapses   []time.Time // when peers' leases run out
+	mu      sync.Mutex
+	pointer *layout.Pointer
+	loadErr error
+	prepErr error
+	// leftovers: something of an earlier run is settled before anything else.
+	leftovers bool
+	broken    map[string]string // version to the runtime's sentence
+	durable   bool
+	handler   func(p *fakeProcess) http.Handler
+	started   []*fakeProcess
+	reaped    []string // "pid clean"
+	startErr  error
+	loads     int
+	looks     int         // for lapsed peers
+	lapses    []time.Time // when peers' leases run out
 }
 
-func (f *fakeRuntime) Prepare(context.Context) error {
+func (f *fakeRuntime) Prepare(context.Context) (func(context.Context) error, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.prepErr
+	if f.leftovers {
+		return nil, f.prepErr
+	}
+	return func(context.Context) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.prepErr
+	}, nil
 }
 
 func (f *fakeRuntime) Load(context.Context) (layout.Pointer, error) {
@@ -252,7 +261,13 @@ func (f *fakeRuntime) Load(context.Context) (layout.Pointer, error) {
 }
 
 func (f *fakeRuntime) Fetch(_ context.Context, p layout.Pointer) (*layout.Deployment, error) {
-	return &layout.Deployment{Manifest: &layout.Manifest{Version: p.Version}}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := &layout.Manifest{Version: p.Version}
+	if f.durable {
+		m.Classes = []layout.Class{{Name: "Counter"}}
+	}
+	return &layout.Deployment{Manifest: m}, nil
 }
 
 func (f *fakeRuntime) Start(_ context.Context, d *layout.Deployment, _ int) (Process, error) {

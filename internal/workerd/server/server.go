@@ -59,7 +59,8 @@ type Server struct {
 	cancel context.CancelCauseFunc // with the reason
 	work   sync.WaitGroup          // every goroutine below
 
-	swap chan struct{} // held while a workerd is being brought up
+	swap   chan struct{} // held while a workerd is being brought up
+	proven chan struct{} // closed once the store is known to keep its conditions
 
 	mu         sync.Mutex // guards the rest
 	current    *backend   // gets the requests; nil: none is ready
@@ -92,7 +93,7 @@ type Options struct {
 // New makes a Server; Run starts it.
 func New(rt Runtime, o Options) *Server {
 	s := &Server{
-		o: o, rt: rt, log: o.Log, rss: o.rss, swap: make(chan struct{}, 1),
+		o: o, rt: rt, log: o.Log, rss: o.rss, swap: make(chan struct{}, 1), proven: make(chan struct{}),
 		backends: map[*backend]struct{}{}, slots: map[int]bool{}, startedAt: time.Now(),
 	}
 	if s.rss == nil {
@@ -150,11 +151,28 @@ func (s *Server) listen(h *http.Server, l net.Listener) {
 
 func (s *Server) fatal(code int, err error) { s.cancel(&exitError{code: code, err: err}) }
 
-// boot prepares the store, adopts what the pointer names, and then follows it.
+// boot settles what was before, adopts what the pointer names while the store is
+// proven, and then follows the pointer.
 func (s *Server) boot() {
-	if err := s.prepare(); err != nil {
+	var prove func(context.Context) error
+	err := s.insist(func(ctx context.Context) (err error) {
+		prove, err = s.rt.Prepare(ctx)
+		return err
+	})
+	if err != nil {
 		s.fatal(ExitFailed, err)
 		return
+	}
+	if prove == nil {
+		close(s.proven)
+	} else {
+		s.work.Go(func() {
+			if err := s.insist(prove); err != nil {
+				s.fatal(ExitFailed, err)
+				return
+			}
+			close(s.proven)
+		})
 	}
 	if !s.firstAdoption() {
 		return
@@ -162,10 +180,11 @@ func (s *Server) boot() {
 	s.poll()
 }
 
-func (s *Server) prepare() error {
+// insist tries something for a while that a store which is away keeps from being done.
+func (s *Server) insist(do func(context.Context) error) error {
 	deadline := time.Now().Add(prepareGiveUp)
 	for {
-		err := s.rt.Prepare(s.ctx)
+		err := do(s.ctx)
 		if err == nil || s.ctx.Err() != nil {
 			return err
 		}
@@ -176,6 +195,16 @@ func (s *Server) prepare() error {
 		if !s.sleep(prepareRetry) {
 			return err
 		}
+	}
+}
+
+// awaitProof waits until the store is known to keep its conditions.
+func (s *Server) awaitProof(ctx context.Context) error {
+	select {
+	case <-s.proven:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -290,12 +319,21 @@ func (s *Server) launch(a adoption) (*backend, error) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, startTimeout)
 	defer cancel()
+	if a.deployment.Durable() { // it writes to the store as soon as it runs
+		if err := s.awaitProof(ctx); err != nil {
+			s.freeSlot(slot)
+			return nil, err
+		}
+	}
 	p, err := s.rt.Start(ctx, a.deployment, slot)
 	if err != nil {
 		s.freeSlot(slot)
 		return nil, err
 	}
-	if err := p.Ready(ctx); err != nil {
+	if err = p.Ready(ctx); err == nil {
+		err = s.awaitProof(ctx)
+	}
+	if err != nil {
 		_ = p.Kill()
 		<-p.Done()
 		s.rt.Reaped(context.WithoutCancel(ctx), p, false)

@@ -127,19 +127,35 @@ func TestABrokenPointerAtStartEndsWith1(t *testing.T) {
 }
 
 func TestAStoreThatIsAwayAtStart(t *testing.T) {
-	t.Run("comes back", func(t *testing.T) {
-		rt := deployed("v1")
-		rt.prepErr = errDown
-		withServer(t, rt, Options{}, func(w *world) {
-			w.wantHealth(503)
-			time.Sleep(5 * time.Second)
-			rt.mu.Lock()
-			rt.prepErr = nil
-			rt.mu.Unlock()
-			time.Sleep(time.Second)
-			w.wantVersion("v1")
+	// Until the store is proven, nothing that relies on it is started, and nothing
+	// is served.
+	for name, c := range map[string]struct {
+		durable, leftovers bool
+		started            int
+	}{
+		"comes back":               {durable: true},
+		"comes back, stateless":    {started: 1},
+		"comes back after a crash": {durable: true, leftovers: true},
+		"stateless, after a crash": {leftovers: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := deployed("v1")
+			rt.prepErr, rt.durable, rt.leftovers = errDown, c.durable, c.leftovers
+			withServer(t, rt, Options{}, func(w *world) {
+				w.wantHealth(503)
+				time.Sleep(5 * time.Second)
+				w.wantHealth(503)
+				rt.mu.Lock()
+				if len(rt.started) != c.started {
+					t.Errorf("%d workerds were started before the store was proven, want %d", len(rt.started), c.started)
+				}
+				rt.prepErr = nil
+				rt.mu.Unlock()
+				time.Sleep(time.Second)
+				w.wantVersion("v1")
+			})
 		})
-	})
+	}
 	t.Run("stays away", func(t *testing.T) {
 		rt := deployed("v1")
 		rt.prepErr = errDown
@@ -147,13 +163,16 @@ func TestAStoreThatIsAwayAtStart(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("ignores conditions", func(t *testing.T) {
-		rt := deployed("v1")
-		rt.prepErr = errors.New("the bucket: replace with a stale ETag was not refused")
-		if err := ends(t, rt, time.Second, nil); exitCode(err) != 1 {
-			t.Errorf("%v", err)
-		}
-	})
+	for _, durable := range []bool{true, false} {
+		t.Run(fmt.Sprint("ignores conditions, durable ", durable), func(t *testing.T) {
+			rt := deployed("v1")
+			rt.durable = durable
+			rt.prepErr = errors.New("the bucket: replace with a stale ETag was not refused")
+			if err := ends(t, rt, time.Second, nil); exitCode(err) != 1 || !strings.Contains(err.Error(), "stale ETag") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
 }
 
 func TestALostLeaseEndsWith3(t *testing.T) {

@@ -97,20 +97,34 @@ const provenFor = 24 * time.Hour
 // provePrefix is where the proof writes.
 const provePrefix = "cluster/probe/"
 
-// Prepare proves that the store keeps its conditions, and ends the leases of
-// workerds that an earlier run of this program left and that are gone.
-func (w *workerdRuntime) Prepare(ctx context.Context) error {
+// Prepare ends the leases of workerds that an earlier run of this program left and
+// that are gone. That relies on the store; where nothing is left, the proof of the
+// store may go on beside whatever does not.
+func (w *workerdRuntime) Prepare(ctx context.Context) (prove func(context.Context) error, err error) {
 	saved := w.dir.saved()
-	if age := time.Since(saved.Proven); age < 0 || age > provenFor {
-		if err := qualify.Prove(ctx, w.store, provePrefix); err != nil {
-			return fmt.Errorf("the bucket: %w", err)
+	age := time.Since(saved.Proven)
+	proven := age >= 0 && age <= provenFor
+	if len(saved.Children) == 0 {
+		if proven {
+			return nil, nil
 		}
-		if err := w.dir.update(func(s *savedState) { s.Proven = time.Now().UTC() }); err != nil {
-			return err
+		return w.prove, nil
+	}
+	if !proven {
+		if err := w.prove(ctx); err != nil {
+			return nil, err
 		}
 	}
 	w.releaseLeftovers(ctx, saved.Children)
-	return nil
+	return nil, nil
+}
+
+// prove proves that the store keeps its conditions, and remembers it.
+func (w *workerdRuntime) prove(ctx context.Context) error {
+	if err := qualify.Prove(ctx, w.store, provePrefix); err != nil {
+		return fmt.Errorf("the bucket: %w", err)
+	}
+	return w.dir.update(func(s *savedState) { s.Proven = time.Now().UTC() })
 }
 
 // leftoverWait is how long a workerd of an earlier run may take to follow it.
