@@ -32,9 +32,9 @@ type watch struct {
 const (
 	// maxWatched bounds the locks of others that are watched at once.
 	maxWatched = 4096
-	// wholeSeconds is what an age by the store's clock may be too much by: its times
+	// granularity is what an age by the store's clock may be too much by: its times
 	// are whole seconds.
-	wholeSeconds = time.Second
+	granularity = time.Second
 )
 
 // MaxHolder bounds the name of a holder, in bytes.
@@ -111,7 +111,7 @@ func (s *Service) damaged(ctx context.Context, name Key) (registry.Doc[lock], er
 // holder has a say.
 func (s *Service) expired(d registry.Doc[lock]) bool {
 	lease := d.Value.lease()
-	if age, ok := d.Age(); ok && age >= lease+wholeSeconds {
+	if age, ok := d.Age(); ok && age >= lease+granularity {
 		return true
 	}
 	return s.see(d) >= lease
