@@ -255,7 +255,7 @@ func (f *Follower) list(ctx context.Context) error {
 	}
 	f.dirty[FleetKey], f.dirty[FreezeKey] = struct{}{}, struct{}{}
 	f.listing = false
-	f.listAt = f.r.now().Add(listEvery - listSpread + f.r.jitter(2*listSpread))
+	f.listAt = f.r.now().Add(listEvery - f.r.jitter(listSpread))
 	return nil
 }
 

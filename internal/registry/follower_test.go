@@ -223,7 +223,7 @@ func TestFollowerListsAtAMomentOfItsOwn(t *testing.T) {
 		if _, err := f.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if d := f.listAt.Sub(now); d < listEvery-listSpread || d > listEvery+listSpread {
+		if d := f.listAt.Sub(now); d < listEvery-listSpread || d > listEvery {
 			t.Errorf("lists again after %v", d)
 		}
 		seen[f.listAt] = true
