@@ -92,6 +92,7 @@ func Run(ctx context.Context, c *config.Loaded, o Options) error {
 	}
 	err := n.serve(ctx)
 	if errors.As(err, new(*Handover)) {
+		n.Store.Release()
 		return err // the store goes on, as the runtimes do
 	}
 	// The store goes last: everything before may still write.
@@ -141,6 +142,7 @@ func (n *Node) open(ctx context.Context) error {
 	if n.Store, err = OpenStore(ctx, n.c, n.o.Executable, n.log); err != nil {
 		return err
 	}
+	n.Store.Keep()
 	if err := n.Store.Prove(ctx, n.log); err != nil {
 		return err
 	}

@@ -35,6 +35,8 @@ type Store struct {
 	target   celld.Target // of the fleet's own prefix
 	region   string
 	embedded *embedded.Handle // nil where the bucket is somebody else's
+	keeper   *embedded.Keeper // nil but in a node that serves the bucket itself
+	keep     func() *embedded.Keeper
 }
 
 // OpenStore opens the configured bucket, or finds or starts the embedded one.
@@ -57,7 +59,8 @@ func OpenStore(ctx context.Context, c *config.Loaded, executable string, log *sl
 }
 
 func openEmbedded(ctx context.Context, state, executable string, log *slog.Logger) (*Store, error) {
-	e, handle, err := embedded.Ensure(ctx, state, executable, embedded.Options{Log: log})
+	o := embedded.Options{Log: log}
+	e, handle, err := embedded.Ensure(ctx, state, executable, o)
 	if err != nil {
 		return nil, fmt.Errorf("the embedded store: %w", err)
 	}
@@ -70,6 +73,7 @@ func openEmbedded(ctx context.Context, state, executable string, log *slog.Logge
 	}
 	return &Store{
 		Bucket: meter.New(b), Name: "embedded", s3: b, region: e.Region, embedded: handle,
+		keep:   func() *embedded.Keeper { return embedded.Keep(state, executable, o, handle) },
 		target: celld.Target{Bucket: e.Bucket + "/", Endpoint: e.URL, Region: e.Region},
 	}, nil
 }
@@ -127,12 +131,30 @@ func away(err error) bool {
 	return errors.Is(err, bucket.ErrUnavailable) || errors.Is(err, bucket.ErrUnknown)
 }
 
+// Keep starts the embedded store again, if there is one, whenever it ends before
+// StopEmbedded or Release.
+func (s *Store) Keep() {
+	if s.keep != nil {
+		s.keeper = s.keep()
+	}
+}
+
+// Release leaves the embedded store, if there is one, to whoever comes next.
+func (s *Store) Release() {
+	if s.keeper != nil {
+		s.keeper.Release()
+	}
+}
+
 // StopEmbedded ends the embedded store, if there is one: the last thing of all.
 func (s *Store) StopEmbedded(ctx context.Context) error {
-	if s.embedded == nil {
-		return nil
+	switch {
+	case s.keeper != nil:
+		return s.keeper.Stop(ctx)
+	case s.embedded != nil:
+		return s.embedded.Stop(ctx)
 	}
-	return s.embedded.Stop(ctx)
+	return nil
 }
 
 // Close gives the store back after a command's own use: an embedded one ends where

@@ -109,6 +109,48 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// A store that ends although nobody asked it to is started again where it was, each
+// time, and one that is stopped stays away.
+func TestKept(t *testing.T) {
+	dir := t.TempDir()
+	first, h := ensure(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	k := embedded.Keep(dir, self(t), ensureOptions(dir), h)
+	s := open(t, first)
+	if _, err := s.Create(t.Context(), "k", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := h.Kill(ctx); err != nil {
+			t.Fatal(err)
+		}
+		killed, ok := h.PID(), false
+		for tick := time.Tick(10 * time.Millisecond); !ok; <-tick {
+			var e embedded.Endpoint
+			var err error
+			if e, h, ok, err = embedded.Running(ctx, dir); err != nil {
+				t.Fatal(err)
+			}
+			if ok && (e != first || h.PID() == killed) {
+				t.Fatalf("after a kill of %d: %v, process %d", killed, e, h.PID())
+			}
+			if ctx.Err() != nil {
+				t.Fatal("it was not started again")
+			}
+		}
+	}
+	if o, err := s.Get(t.Context(), "k"); err != nil || string(o.Body) != "v" {
+		t.Errorf("what it held: %v", err)
+	}
+	if err := k.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok, err := embedded.Running(t.Context(), dir); ok || err != nil {
+		t.Errorf("it is found after Stop: %v", err)
+	}
+}
+
 // Many look for the bucket at once; one process serves them all.
 func TestEnsureAtOnce(t *testing.T) {
 	dir := t.TempDir()
