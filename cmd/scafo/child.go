@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -16,6 +17,33 @@ import (
 
 // childStop is how long a child may take to end before it is killed.
 const childStop = 10 * time.Second
+
+// childAgain is the pause before a child that ended is started again.
+const childAgain = time.Second
+
+// keepChild runs a child again that ends although nobody asked it to, as long as each
+// one was ready before: one that does not get there will not the next time either.
+// ready is called for the first.
+func keepChild(ctx context.Context, log *slog.Logger, run func(ready func()) error, ready func()) error {
+	for {
+		was := false
+		err := run(func() {
+			if was = true; ready != nil {
+				ready()
+				ready = nil
+			}
+		})
+		if err == nil || !was {
+			return err
+		}
+		log.Warn("the ingress has ended and is started again", "err", err)
+		select {
+		case <-time.After(childAgain):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // runChild runs a program until ctx ends and then stops it. ready is called when
 // its first line came. It dies with this process, however that ends.
@@ -47,7 +75,11 @@ func runChild(ctx context.Context, path string, args []string, ready func()) err
 	if ctx.Err() != nil {
 		return nil // it was told to
 	}
-	return fmt.Errorf("%s ended: %w: %s", path, orExit(err), errs.last)
+	err = fmt.Errorf("%s ended: %w", path, orExit(err))
+	if errs.last != "" {
+		err = fmt.Errorf("%w: %s", err, errs.last)
+	}
+	return err
 }
 
 func orExit(err error) error {

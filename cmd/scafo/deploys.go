@@ -49,6 +49,9 @@ func newDeploys(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := wantStore(l); err != nil {
+				return err
+			}
 			store, err := openStore(c.Context(), l, node.Logger(config.Log{Level: "warn", Format: "text"}, os.Stderr))
 			if err != nil {
 				return err
@@ -57,6 +60,12 @@ func newDeploys(g *globals) *cobra.Command {
 			all, err := store.registry.Deploys(c.Context(), args[0])
 			if err != nil {
 				return err
+			}
+			if len(all) == 0 {
+				// None of an application that exists is an answer, a typing mistake is not.
+				if _, err := store.registry.Application(c.Context(), args[0]); err != nil {
+					return err
+				}
 			}
 			slices.SortFunc(all, func(a, b scafo.Deploy) int { return b.AcceptedAt.Compare(a.AcceptedAt) })
 			if g.json {
@@ -87,12 +96,12 @@ func showDeploy(c *cobra.Command, s scafo.DeployStatus) {
 		fmt.Fprintf(w, "code         %s\n", s.Code)
 	}
 	if s.Detail != "" {
-		fmt.Fprintf(w, "why          %s\n", s.Detail)
+		fmt.Fprintf(w, "why          %s\n", printable(s.Detail))
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(w, "node         %s serves %s", n.Node, orDash(n.Version))
 		if n.Detail != "" {
-			fmt.Fprintf(w, " (%s)", n.Detail)
+			fmt.Fprintf(w, " (%s)", printable(n.Detail))
 		}
 		fmt.Fprintln(w)
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -129,14 +131,34 @@ func diagnoseRuntime(ctx context.Context, l *config.Loaded) finding {
 		return finding{"runtime", "skip", "this node runs no applications"}
 	}
 	path, err := exec.LookPath(l.Celld.Command)
-	if err != nil {
+	beside := ""
+	if err != nil && l.Origins["celld.command"] == config.OriginDefault {
+		beside = besideThis("celld-workerd")
+	}
+	if err != nil && beside == "" {
 		return finding{"runtime", "fail", err.Error()}
 	}
-	v, err := celld.Version(ctx, path, celld.Pairs(l.Celld.Env)...)
-	if err != nil {
-		return finding{"runtime", "fail", err.Error()}
+	v, verr := celld.Version(ctx, cmp.Or(beside, path), celld.Pairs(l.Celld.Env)...)
+	switch {
+	case verr != nil:
+		return finding{"runtime", "fail", verr.Error()}
+	case beside != "":
+		return finding{"runtime", "warn", v + ", as `scafo up` takes it; for `scafo sail` set celld.command to " + beside}
 	}
 	return finding{"runtime", "ok", v}
+}
+
+// besideThis is a program in this one's directory; empty where it is not there.
+func besideThis(name string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	path, err := exec.LookPath(filepath.Join(filepath.Dir(exe), name))
+	if err != nil {
+		return ""
+	}
+	return path
 }
 
 func diagnosePort(l *config.Loaded) finding {

@@ -97,11 +97,18 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// table prints rows under a head, in columns.
+// table prints rows under a head, in columns. A text of many lines is cut to its first.
 func table(w io.Writer, head string, rows func(row func(format string, args ...any))) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, head)
-	rows(func(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) })
+	rows(func(format string, args ...any) {
+		for i, a := range args {
+			if s, ok := a.(string); ok {
+				args[i] = oneLine(s)
+			}
+		}
+		fmt.Fprintf(t, format+"\n", args...)
+	})
 	return t.Flush()
 }
 

@@ -133,6 +133,18 @@ type directStore struct {
 	close    func()
 }
 
+// wantStore refuses a command that only looks where there is nothing to look at: a
+// state directory without a store would get an empty one.
+func wantStore(l *config.Loaded) error {
+	if l.Bucket.URL != "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(l.Node.State, "bucket")); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no bucket is configured, and the state directory %s has none: give --bucket-url, or --node-state as the node has it", l.Node.State)
+	}
+	return nil
+}
+
 // openStore opens the configured bucket for one command. An embedded store that
 // nobody serves at the moment is served for the command's own time.
 func openStore(ctx context.Context, l *config.Loaded, log *slog.Logger) (*directStore, error) {

@@ -77,9 +77,9 @@ type silentError struct{ error }
 func explain(err error) string {
 	var e *scafo.Error
 	if !errors.As(err, &e) {
-		return err.Error()
+		return printable(err.Error())
 	}
-	text := e.Detail
+	text := printable(e.Detail)
 	if text == "" {
 		text = e.Title
 	}

@@ -52,7 +52,7 @@ func showState(c *cobra.Command, s scafo.DaemonState) error {
 	if r := s.Reconcile; r != nil {
 		fmt.Fprintf(w, "last pass    %s, %d ms, %d bucket requests\n", ago(r.FinishedAt, now), r.DurationMS, r.Requests)
 		if r.Error != "" {
-			fmt.Fprintf(w, "             failed: %s\n", r.Error)
+			fmt.Fprintf(w, "             failed: %s\n", printable(r.Error))
 		}
 	}
 	fmt.Fprintln(w)
@@ -72,11 +72,11 @@ func showState(c *cobra.Command, s scafo.DaemonState) error {
 		if p.State == scafo.ProcessBackoff && len(p.LastLines) > 0 {
 			fmt.Fprintf(w, "\n%s is crash-looping; its last lines:\n", p.Application)
 			for _, l := range p.LastLines {
-				fmt.Fprintf(w, "  %s\n", l)
+				fmt.Fprintf(w, "  %s\n", printable(l))
 			}
 		}
 		if p.Refused != nil {
-			fmt.Fprintf(w, "\n%s refused version %s: %s\n", p.Application, p.Refused.Version, p.Refused.Detail)
+			fmt.Fprintf(w, "\n%s refused version %s: %s\n", p.Application, p.Refused.Version, printable(p.Refused.Detail))
 		}
 	}
 	if s.Coordinator != nil && s.Coordinator.Unplaced != nil {

@@ -64,6 +64,9 @@ func newUp(g *globals) *cobra.Command {
 				return err
 			}
 			u := &upRun{g: g, c: l, exe: exe, httpPort: httpPort, out: c.OutOrStdout(), log: node.Logger(l.Log, os.Stderr)}
+			if l.Log.Format == "text" {
+				u.log = newUpLog(u.log.Handler(), os.Stderr)
+			}
 			// The terminal that goes away is a Ctrl-C here.
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGHUP)
 			defer stop()
@@ -181,7 +184,9 @@ func (u *upRun) ingress(ctx context.Context, n *node.Node) error {
 		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(u.httpPort), "--http-only", "--prefer", "self",
 		"--state", filepath.Join(u.c.Node.State, "ingress"), "--log-level", "ERROR",
 	}
-	return runChild(ctx, u.caddy(), args, func() { u.greet(n) })
+	return keepChild(ctx, u.log, func(ready func()) error {
+		return runChild(ctx, u.caddy(), args, ready)
+	}, func() { u.greet(n) })
 }
 
 func (u *upRun) greet(n *node.Node) {
