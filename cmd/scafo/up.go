@@ -119,6 +119,9 @@ func (u *upRun) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// Objects take a few seconds to come to rest.
+	said := context.AfterFunc(ctx, func() { fmt.Fprintln(os.Stderr, "  stopping; Ctrl-C again kills what still drains") })
+	defer said()
 	var g errgroup.Group
 	err = node.Run(ctx, u.c, node.Options{
 		Executable: u.exe, Log: u.log, Hurry: hurry(ctx),

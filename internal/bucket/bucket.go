@@ -99,6 +99,9 @@ var (
 	ErrInvalid = errors.New("not possible in this store")
 )
 
+// ErrFull is a cause, beside the outcome ErrUnavailable: the store has no room left.
+var ErrFull = errors.New("the store is full")
+
 // Error is a failed call: what was being done to which key, and why not.
 type Error struct {
 	Op   string // get, create, replace, put, delete, list

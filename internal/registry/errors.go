@@ -48,6 +48,9 @@ func unavailable(err error, what string) *scafo.Error {
 	if errors.Is(err, bucket.ErrRefused) {
 		err = fmt.Errorf("%s: it changed at every try", what)
 	}
+	if errors.Is(err, bucket.ErrFull) {
+		return scafo.Wrap(err, scafo.CodeStoreUnavailable, "the bucket is full: %s", what)
+	}
 	return scafo.Wrap(err, scafo.CodeStoreUnavailable, "the bucket did not answer as it should: %s", what)
 }
 

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/aws/smithy-go"
@@ -22,6 +23,8 @@ var (
 	codesTurnedAway = set("SlowDown", "SlowDownRead", "SlowDownWrite", "RequestLimitExceeded", "Throttling",
 		"ThrottlingException", "TooManyRequests", "TooManyRequestsException", "RequestTimeout",
 		"IncompleteBody", "XMinioServerNotInitialized", "InsufficientStorage", "QuotaExceeded")
+	// codesFull are those of them that time does not cure.
+	codesFull = set("InsufficientStorage", "QuotaExceeded")
 	// codesParent: stores over a file system have no p beside p/q.
 	codesParent = set("ObjectParentIsFile", "ExistingObjectIsDirectory", "DirectoryObjectContainsData",
 		"XMinioParentIsObject", "XMinioObjectExistsAsDirectory")
@@ -51,6 +54,9 @@ func (r *request) failed(err error) error {
 	var code string
 	if api := smithy.APIError(nil); errors.As(err, &api) {
 		code = api.ErrorCode()
+	}
+	if codesFull[code] {
+		err = fmt.Errorf("%w: %w", bucket.ErrFull, err)
 	}
 	return r.fail(r.outcome(response.HTTPStatusCode(), code), err)
 }

@@ -126,6 +126,9 @@ func TestOutcomes(t *testing.T) {
 				if bucket.KindOf(got[op]) != want || (want == nil) != (got[op] == nil) {
 					t.Errorf("%s: %v, want %v", op, got[op], want)
 				}
+				if full := c.code == "InsufficientStorage" || c.code == "QuotaExceeded"; errors.Is(got[op], bucket.ErrFull) != full {
+					t.Errorf("%s: %v; is it full: %v", op, got[op], full)
+				}
 			}
 			if n := requests.Load(); n != 6 {
 				t.Errorf("%d requests for 6 calls: something tried again", n)
