@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"time"
 
 	"github.com/scafo/scafo"
 )
@@ -85,6 +87,28 @@ func (c *Client) DeployStatus(ctx context.Context, id string) (scafo.DeployStatu
 	var s scafo.DeployStatus
 	err := c.call(ctx, &request{method: http.MethodGet, path: "/v1/deploys/" + url.PathEscape(id)}, &s)
 	return s, err
+}
+
+// AwaitDeploy is DeployStatus for who knows the deploy already as it was under an
+// ETag: a node that can tell keeps its answer back until something has changed, or
+// until the time is up. changed is false, and the status empty, while nothing has; a
+// node that cannot tell says so at once. An empty etag waits for nothing.
+func (c *Client) AwaitDeploy(ctx context.Context, id, etag string, wait time.Duration) (s scafo.DeployStatus, newETag string, changed bool, err error) {
+	r := &request{method: http.MethodGet, path: "/v1/deploys/" + url.PathEscape(id), header: http.Header{}, accept: []int{http.StatusOK, http.StatusNotModified}}
+	if etag != "" {
+		r.header.Set("If-None-Match", etag)
+		r.header.Set("Prefer", "wait="+strconv.Itoa(int(wait/time.Second))) // RFC 7240, section 4.3
+	}
+	res, err := c.do(ctx, r)
+	if err != nil {
+		return s, "", false, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNotModified {
+		return s, etag, false, nil
+	}
+	err = decode(res, &s)
+	return s, res.Header.Get("ETag"), true, err
 }
 
 // Routes is the routing document for an ingress. With the ETag of an earlier one,

@@ -18,6 +18,8 @@ import (
 const (
 	pollFirst = 25 * time.Millisecond
 	pollMost  = time.Second
+	// pollWait is for how long a node is asked to keep an answer without news back.
+	pollWait = 10 * time.Second
 	// pollPatience is how long nodes may be out of reach: one is restarted meanwhile.
 	pollPatience = time.Minute
 	// deployPatience is longer than what a node gives a deploy.
@@ -42,30 +44,36 @@ func (g *growing) wait(ctx context.Context) error {
 	return sleep(ctx, d)
 }
 
-// follow polls a deploy until it ends.
+// follow polls a deploy until it ends. The node that carries it out answers when there
+// is news; another one at once, and is asked again after a pause.
 func (d *deployRun) follow(ctx context.Context, s scafo.DeployStatus) (scafo.DeployStatus, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, deployPatience, fmt.Errorf("the deploy %s did not end within %s; look again with scafo deploys show %s", s.ID, deployPatience, s.ID))
 	defer cancel()
 	pause := growing{pollFirst, pollMost}
 	d.progress.step("publishing")
 	published := false
-	heard := time.Now()
-	for {
-		if err := pause.wait(ctx); err != nil {
-			return s, d.interrupted(err, s.ID)
-		}
-		now, err := d.client.DeployStatus(ctx, s.ID)
+	etag := ""
+	for heard := time.Now(); ; {
+		asked := time.Now()
+		now, newETag, changed, err := d.client.AwaitDeploy(ctx, s.ID, etag, pollWait)
 		switch {
 		case err == nil:
 			heard = time.Now()
 		case ctx.Err() != nil:
 			return s, d.interrupted(context.Cause(ctx), s.ID)
 		case mayPass(err) && time.Since(heard) < pollPatience:
-			continue
 		default:
 			return s, err
 		}
-		s = now
+		if err != nil || !changed {
+			if time.Since(asked) < pollWait {
+				if err := pause.wait(ctx); err != nil {
+					return s, d.interrupted(err, s.ID)
+				}
+			}
+			continue
+		}
+		s, etag = now, newETag
 		if s.State == scafo.DeployFailed {
 			return s, nil
 		}

@@ -70,6 +70,9 @@ type Deploys interface {
 	// Accept does not read the body before it has agreed to the deploy.
 	Accept(ctx context.Context, r deploy.Request) (scafo.DeployStatus, error)
 	Status(ctx context.Context, id scafo.DeployID) (scafo.DeployStatus, error)
+	// Changed is closed when a deploy's status may be another one than at the time of
+	// the call; nil where this node would not hear of that.
+	Changed(id scafo.DeployID) <-chan struct{}
 }
 
 // Loop is what the routes ask of the reconcile loop.
@@ -80,7 +83,7 @@ type Loop interface {
 	// "self" is this node. ready is false until the first pass is complete.
 	RoutingBody(prefer string) (body []byte, etag string, ready bool)
 	// RoutingChanged is closed when that document is another one than at the time of
-	// the call, or when nobody shall wait for it any more.
+	// the call.
 	RoutingChanged() <-chan struct{}
 	// Hint is what another node tells this one.
 	Hint(ctx context.Context, from string, h scafo.PeerHint) (scafo.PeerAnswer, error)
@@ -103,6 +106,9 @@ type Deps struct {
 	Loop         Loop
 	Storage      Storage
 	Renderings   Renderings
+
+	// Closing is closed when the node stops: then no poll is kept waiting. May be nil.
+	Closing <-chan struct{}
 
 	Log *slog.Logger // nil takes slog.Default
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -291,7 +292,7 @@ func TestRoutingWaits(t *testing.T) {
 			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
 			for prefer, want := range map[string]time.Duration{
 				"wait=5": 5 * time.Second, "respond-async, wait=7": 7 * time.Second, `Wait = "3"; x=y`: 3 * time.Second,
-				"wait=30": api.MaxRoutingWait, "wait=31": api.MaxRoutingWait, "wait=2147483647": api.MaxRoutingWait,
+				"wait=30": api.MaxWait, "wait=31": api.MaxWait, "wait=2147483647": api.MaxWait,
 				"wait=0": 0, "wait=-1": 0, "wait": 0, "wait=x": 0, "waits=5": 0, "": 0,
 			} {
 				began := time.Now()
@@ -325,6 +326,17 @@ func TestRoutingWaits(t *testing.T) {
 			close(f.loop.changed)
 			if w := <-answer; w.Code != 200 || w.Header().Get("ETag") != `"abc"` || time.Since(began) != 0 {
 				t.Errorf("%d %v after %v", w.Code, w.Header(), time.Since(began))
+			}
+		})
+	})
+	t.Run("the node stops", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			time.AfterFunc(time.Second, func() { close(f.closing) })
+			began := time.Now()
+			if w := wait(f, `"abc"`, "wait=30"); w.Code != 304 || time.Since(began) != time.Second {
+				t.Errorf("%d after %v", w.Code, time.Since(began))
 			}
 		})
 	})
@@ -521,6 +533,53 @@ func TestDeployHeaderIsChecked(t *testing.T) {
 	if n := f.deploys.calls.Load(); n != 0 {
 		t.Errorf("%d deploys went through", n)
 	}
+}
+
+// Who follows a deploy hears of its end at once, from the node that carries it out.
+func TestDeployStatusWaits(t *testing.T) {
+	const path = "/v1/deploys/shop.0123456789abcdef"
+	follow := func(t *testing.T, f *fleet, etag string, want int) *httptest.ResponseRecorder {
+		t.Helper()
+		r := request(http.MethodGet, path, "admin", nil)
+		r.Header.Set("Prefer", "wait=10")
+		if etag != "" {
+			r.Header.Set("If-None-Match", etag)
+		}
+		w := f.do(r)
+		if w.Code != want || w.Header().Get("ETag") == "" || want == 304 && w.Body.Len() != 0 {
+			t.Fatalf("%d %v %s, want %d", w.Code, w.Header(), w.Body, want)
+		}
+		return w
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		var state atomic.Value
+		state.Store(scafo.DeployUploading)
+		f.deploys.status = func(id scafo.DeployID) (scafo.DeployStatus, error) {
+			return scafo.DeployStatus{ID: id.String(), Application: id.Application, State: state.Load().(scafo.DeployState)}, nil
+		}
+		began := time.Now()
+		etag := follow(t, f, "", 200).Header().Get("ETag")
+		follow(t, f, `"another"`, 200)
+		follow(t, f, etag, 304) // another node's: it would not hear of a change
+		if took := time.Since(began); took != 0 {
+			t.Errorf("polls that nobody may keep waiting took %v", took)
+		}
+		f.deploys.changed = make(chan struct{})
+		follow(t, f, etag, 304)
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("a poll without news took %v", took)
+		}
+		began = time.Now()
+		time.AfterFunc(3*time.Second, func() {
+			state.Store(scafo.DeployDeployed)
+			close(f.deploys.changed)
+		})
+		w := follow(t, f, etag, 200)
+		if took := time.Since(began); took != 3*time.Second || w.Header().Get("ETag") == etag || !strings.Contains(w.Body.String(), `"deployed"`) {
+			t.Errorf("after %v: %v %s", took, w.Header(), w.Body)
+		}
+	})
 }
 
 func TestDeployStatus(t *testing.T) {

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -58,6 +60,26 @@ func (s *server) getDeploy(ctx context.Context, c *call) (answer, error) {
 	if !valid {
 		return answer{}, errNoDeploy()
 	}
+	// Asked for before the status, so that no change falls in between.
+	changed := s.Deploys.Changed(id)
+	a, err := s.deployStatus(ctx, id)
+	if err != nil {
+		return answer{}, err
+	}
+	if changed != nil && notModified(c.r, etagOf(a)) {
+		s.await(ctx, c.r, changed)
+		if a, err = s.deployStatus(ctx, id); err != nil {
+			return answer{}, err
+		}
+	}
+	etag := etagOf(a)
+	if notModified(c.r, etag) {
+		a = answer{status: http.StatusNotModified}
+	}
+	return a.with("ETag", etag), nil
+}
+
+func (s *server) deployStatus(ctx context.Context, id scafo.DeployID) (answer, error) {
 	status, err := s.Deploys.Status(ctx, id)
 	if err != nil {
 		return answer{}, err
@@ -66,6 +88,12 @@ func (s *server) getDeploy(ctx context.Context, c *call) (answer, error) {
 		return answer{}, errNoDeploy()
 	}
 	return ok(status)
+}
+
+// etagOf tells one answer from another by its content.
+func etagOf(a answer) string {
+	sum := sha256.Sum256(a.body)
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
 // artifactBody is the request body of a deploy. It lets whoever reads it bound how

@@ -73,8 +73,12 @@ func (l *loop) Asked(from string) { l.asked = from }
 type deploys struct {
 	accept func(ctx context.Context, r deploy.Request) (scafo.DeployStatus, error)
 	status func(id scafo.DeployID) (scafo.DeployStatus, error)
-	calls  atomic.Int64
+	// changed is closed by the next change of a deploy; nil: it is another node's.
+	changed chan struct{}
+	calls   atomic.Int64
 }
+
+func (d *deploys) Changed(scafo.DeployID) <-chan struct{} { return d.changed }
 
 func (d *deploys) Accept(ctx context.Context, r deploy.Request) (scafo.DeployStatus, error) {
 	d.calls.Add(1)
@@ -94,12 +98,13 @@ type fleet struct {
 	loop     *loop
 	deploys  *deploys
 	handler  http.Handler
+	closing  chan struct{}
 	log      bytes.Buffer
 }
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, bucket: fault.New(memory.New()), loop: &loop{}, deploys: &deploys{
+	f := &fleet{t: t, bucket: fault.New(memory.New()), loop: &loop{}, closing: make(chan struct{}), deploys: &deploys{
 		status: func(scafo.DeployID) (scafo.DeployStatus, error) {
 			return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeNotFound, "no such deploy")
 		},
@@ -130,7 +135,7 @@ func (f *fleet) node() http.Handler {
 	f.t.Helper()
 	log := slog.New(slog.NewTextHandler(&f.log, nil))
 	h, err := api.New(api.Deps{
-		Node: "node-a", Log: log,
+		Node: "node-a", Log: log, Closing: f.closing,
 		Verifier:     auth.New(f.registry, auth.Options{Log: log, IngressTokens: []string{"first", ingressToken}}),
 		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop,
 		Setters: f.registry, Freezes: f.registry, Operators: f.registry,

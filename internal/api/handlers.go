@@ -6,9 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/auth"
@@ -142,14 +140,8 @@ func (s *server) ingressRoutes(ctx context.Context, c *call) (answer, error) {
 	// Asked for before the document, so that no change falls in between.
 	changed := s.Loop.RoutingChanged()
 	body, etag, ready := s.Loop.RoutingBody(q.Get("prefer"))
-	if wait := preferredWait(c.r.Header); wait > 0 && (!ready || notModified(c.r, etag)) {
-		t := time.NewTimer(wait)
-		select {
-		case <-changed:
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+	if !ready || notModified(c.r, etag) {
+		s.await(ctx, c.r, changed)
 		body, etag, ready = s.Loop.RoutingBody(q.Get("prefer"))
 	}
 	if !ready {
@@ -160,30 +152,6 @@ func (s *server) ingressRoutes(ctx context.Context, c *call) (answer, error) {
 		a = answer{status: http.StatusNotModified}
 	}
 	return a.with("ETag", etag).with("Cache-Control", "no-cache"), nil
-}
-
-// MaxRoutingWait bounds how long a poll of the routing document may ask to wait for
-// a change.
-const MaxRoutingWait = 30 * time.Second
-
-// preferredWait is the wait preference of a request (RFC 7240, section 4.3); 0 where
-// it has none that reads.
-func preferredWait(h http.Header) time.Duration {
-	for _, line := range h.Values("Prefer") {
-		for _, one := range strings.Split(line, ",") {
-			one, _, _ = strings.Cut(one, ";")
-			name, value, _ := strings.Cut(one, "=")
-			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-				continue
-			}
-			n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
-			if err != nil {
-				return 0
-			}
-			return min(time.Duration(n)*time.Second, MaxRoutingWait)
-		}
-	}
-	return 0
 }
 
 func (s *server) peerHints(ctx context.Context, c *call) (answer, error) {

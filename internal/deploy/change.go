@@ -64,8 +64,24 @@ func (j *job) move(ctx context.Context, r *registry.Registry, f func(*scafo.Depl
 	j.record = nil
 	if err == nil {
 		j.record = &doc
+		j.wake()
 	}
 	return doc.Value, err
+}
+
+// wake tells who waits that the record has changed, or that this node carries the
+// deploy no more.
+func (j *job) wake() {
+	j.movedMu.Lock()
+	defer j.movedMu.Unlock()
+	close(j.moved)
+	j.moved = make(chan struct{})
+}
+
+func (j *job) moves() <-chan struct{} {
+	j.movedMu.Lock()
+	defer j.movedMu.Unlock()
+	return j.moved
 }
 
 // create writes the deploy's first record.

@@ -82,6 +82,41 @@ func TestDeployWaitsForNoTimer(t *testing.T) {
 	})
 }
 
+// Who follows a deploy from its node to node hears of each change, the last one too.
+func TestDeployIsHeardOf(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.start("a").run(), w.start("b").run()
+		defer a.stop()
+		defer b.stop()
+		id := a.mustAccept("shop", project(t, "v1"))
+		began := time.Now()
+		for {
+			changed := a.Changed(id)
+			if b.Changed(id) != nil {
+				t.Fatal("another node's deploy is heard of")
+			}
+			st, err := a.Status(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st.State.Terminal() {
+				break
+			}
+			if changed == nil {
+				t.Fatalf("%+v, and nobody carries it out", st)
+			}
+			<-changed
+		}
+		if took := time.Since(began); took > reportPause {
+			t.Errorf("the end was heard of after %v", took)
+		}
+		a.idle()
+		if a.Changed(id) != nil {
+			t.Error("a deploy that has ended is heard of")
+		}
+	})
+}
+
 func TestIntent(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		n := w.start("a").run()

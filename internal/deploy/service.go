@@ -172,6 +172,9 @@ type job struct {
 	recordMu sync.Mutex
 	record   *registry.Doc[scafo.Deploy] // as it was last seen; nil: read it; guarded by recordMu
 
+	movedMu sync.Mutex
+	moved   chan struct{} // closed by the next change of the record; guarded by movedMu
+
 	published  bool   // the deploy command was started: the pointer may have moved
 	version    string // what it published
 	keepsSlot  bool   // what was before it could not be put back
@@ -185,7 +188,7 @@ type job struct {
 }
 
 func newJob(id scafo.DeployID) *job {
-	return &job{id: id, step: stepQueued, noteSignal: make(chan struct{}, 1)}
+	return &job{id: id, step: stepQueued, noteSignal: make(chan struct{}, 1), moved: make(chan struct{})}
 }
 
 // Run carries deploys out until ctx ends. It first takes over the deploys that an
@@ -252,6 +255,7 @@ func (s *Service) forget(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.active, j.id.String())
+	j.wake()
 	if c, ok := s.freed[j.id.Application]; ok {
 		close(c)
 		delete(s.freed, j.id.Application)

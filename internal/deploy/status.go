@@ -22,6 +22,17 @@ func (s *Service) Status(ctx context.Context, id scafo.DeployID) (scafo.DeploySt
 	return status, nil
 }
 
+// Changed is closed when the record of a deploy that this node carries out is another
+// one than at the time of the call. It is nil for every other deploy.
+func (s *Service) Changed(id scafo.DeployID) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.active[id.String()]; j != nil {
+		return j.moves()
+	}
+	return nil
+}
+
 // scan ends the deploys of an earlier life of this node of which nothing is left
 // here. It reads every record there is, so it is only done when the staging
 // directory is new.

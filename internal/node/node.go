@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -81,12 +82,13 @@ type Node struct {
 	handler    http.Handler
 	bootID     string
 	machineID  string
+	closing    chan struct{} // closed when the API shuts down
 }
 
 // Run runs a node until ctx ends; then it drains, and stops everything that it
 // started, the embedded store last. The state directory must be locked.
 func Run(ctx context.Context, c *config.Loaded, o Options) error {
-	n := &Node{c: c, o: o, log: o.Log, ID: c.Node.ID}
+	n := &Node{c: c, o: o, log: o.Log, ID: c.Node.ID, closing: make(chan struct{})}
 	if err := n.open(ctx); err != nil {
 		return errors.Join(err, n.abandon())
 	}
@@ -293,7 +295,7 @@ func (n *Node) assemble(ctx context.Context) error {
 	follower.OnAnnounced(func(keys []string) { forgetKeys(verifier, keys) })
 	n.handler, err = api.New(api.Deps{
 		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
-		Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
+		Closing: n.closing, Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
 		Deploys: n.deploys, Loop: n.loop, Log: n.log,
 		Storage:    storage.New(n.Registry, storage.Options{Lock: seconds(n.c.Storage.LockSeconds), Log: n.log}),
 		Renderings: n.renderings(),
@@ -330,8 +332,8 @@ func (n *Node) serve(ctx context.Context) error {
 		Handler: n.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
-	// What waits for another routing document would hold a shutdown up.
-	server.RegisterOnShutdown(n.loop.EndWaits)
+	// Polls that wait for news would hold a shutdown up.
+	server.RegisterOnShutdown(sync.OnceFunc(func() { close(n.closing) }))
 	// The parts end when this context does, which is after the drain.
 	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopParts()

@@ -97,11 +97,8 @@ func (l *Loop) RoutingBody(prefer string) (body []byte, etag string, ready bool)
 }
 
 // RoutingChanged is closed when the routing document is another one than at the time
-// of the call, or when this node goes and nobody shall wait for it.
+// of the call.
 func (l *Loop) RoutingChanged() <-chan struct{} { return l.pub.Changed() }
-
-// EndWaits ends what waits for a change of the routing document.
-func (l *Loop) EndWaits() { l.pub.Release() }
 
 func (l *Loop) routing(prefer string) *route.Encoded {
 	if prefer == "self" {

@@ -75,7 +75,6 @@ type Publisher struct {
 	prefers  map[string]*Encoded // guarded by mu; by node; never more than nodes
 	encodeds int                 // guarded by mu; how often a document was encoded
 	changed  chan struct{}       // guarded by mu; closed by the next change; nil while nobody asked
-	released bool                // guarded by mu; nobody shall wait any more
 }
 
 // Publish puts the document in force. Its time is at when the content differs
@@ -93,41 +92,21 @@ func (p *Publisher) Publish(doc scafo.FleetRouting, at time.Time) (bool, error) 
 	}
 	p.encodeds++
 	p.base, p.nodes, p.prefers = e, nodesOf(doc), map[string]*Encoded{}
-	p.wake()
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
 	return true, nil
 }
 
-// Changed is closed when another document is in force than at the time of the call,
-// or when nobody shall wait for one any more.
+// Changed is closed when another document is in force than at the time of the call.
 func (p *Publisher) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.changed == nil {
 		p.changed = make(chan struct{})
-		if p.released {
-			close(p.changed)
-		}
 	}
 	return p.changed
-}
-
-// Release ends every wait for a change, now and later.
-func (p *Publisher) Release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.released {
-		return
-	}
-	p.wake()
-	p.released = true
-}
-
-// wake ends the waits for a change. The caller holds mu.
-func (p *Publisher) wake() {
-	if p.changed != nil && !p.released {
-		close(p.changed)
-		p.changed = nil
-	}
 }
 
 // sameContent is whether the documents differ in their time alone.
