@@ -6,6 +6,7 @@ import (
 	"html"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -46,8 +47,11 @@ func (g *Gate) Provision(ctx caddy.Context) error {
 
 // attempt is a request's way through the upstreams.
 type attempt struct {
-	entry *entry
-	tried string // the upstream that was tried last
+	entry   *entry
+	began   time.Time
+	tried   []string // the upstreams that were tried, in that order
+	refused []string // those that were about to end
+	body    *replay  // nil before the first try of a request that has a body
 }
 
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
@@ -67,7 +71,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	// The other forwarding headers are overwritten by the proxy; this one it would
 	// pass on as the visitor wrote it (RFC 7239).
 	r.Header.Del("Forwarded")
-	caddyhttp.SetVar(r.Context(), routeVar, &attempt{entry: e})
+	caddyhttp.SetVar(r.Context(), routeVar, &attempt{entry: e, began: time.Now()})
 	return next.ServeHTTP(w, r)
 }
 

@@ -40,9 +40,21 @@ func complete(rp *reverseproxy.Handler) {
 		t := reverseproxy.HTTPTransport{DialTimeout: caddy.Duration(dialTimeout)}
 		rp.TransportRaw = caddyconfig.JSONModuleObject(t, "protocol", "http", nil)
 	}
+	rp.TransportRaw = ours(rp.TransportRaw)
 	if rp.StreamCloseDelay == 0 {
 		rp.StreamCloseDelay = caddy.Duration(streamCloseDelay)
 	}
+}
+
+// ours is Caddy's HTTP transport, however it is configured, as the one that tries
+// another upstream when a process refuses; any other transport stays what it is.
+func ours(raw json.RawMessage) json.RawMessage {
+	var t map[string]json.RawMessage
+	if json.Unmarshal(raw, &t) != nil || string(t["protocol"]) != `"http"` {
+		return raw
+	}
+	t["protocol"] = json.RawMessage(`"scafo"`)
+	return caddyconfig.JSON(t, nil)
 }
 
 // Route is the gate with the proxy behind it, as one route of a server.

@@ -20,8 +20,10 @@ type Options struct {
 	HTTPPort, HTTPSPort int
 	// HTTPOnly serves plain HTTP and needs no certificate.
 	HTTPOnly bool
-	// State is the directory for certificates and the kept routing document.
+	// State is the directory for the kept routing document.
 	State string
+	// EncryptionKeys encrypt what is stored, as Storage has it.
+	EncryptionKeys []string
 	// Email, ACMEDirectory and ACMERoot say which authority issues certificates; the
 	// authority's own defaults where they are empty. ACMERoot is a PEM file.
 	Email, ACMEDirectory, ACMERoot string
@@ -58,13 +60,24 @@ func (o Options) Config() *caddy.Config {
 	}
 	apps["http"] = caddyconfig.JSON(web, nil)
 	c := &caddy.Config{Admin: &caddy.AdminConfig{Disabled: true, Config: &caddy.ConfigSettings{Persist: new(bool)}}, AppsRaw: apps}
-	if o.State != "" {
-		c.StorageRaw = caddyconfig.JSON(map[string]string{"module": "file_system", "root": filepath.Join(o.State, "certificates")}, nil)
-	}
+	c.StorageRaw = o.storage()
 	if o.LogLevel != "" {
 		c.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: o.LogLevel}}}}
 	}
 	return c
+}
+
+// storage is the fleet's, so that all of its ingresses share their certificates;
+// without certificates there is nothing to share.
+func (o Options) storage() json.RawMessage {
+	if !o.HTTPOnly {
+		s := Storage{Nodes: o.Fleet.Nodes, Token: o.Fleet.Token, EncryptionKeys: o.EncryptionKeys}
+		return caddyconfig.JSONModuleObject(s, "module", "scafo", nil)
+	}
+	if o.State == "" {
+		return nil
+	}
+	return caddyconfig.JSON(map[string]string{"module": "file_system", "root": filepath.Join(o.State, "certificates")}, nil)
 }
 
 func (o Options) tls() *caddytls.TLS {
@@ -78,7 +91,9 @@ func (o Options) tls() *caddytls.TLS {
 	if o.ACMERoot != "" {
 		issuer["trusted_roots_pem_files"] = []string{o.ACMERoot}
 	}
-	return &caddytls.TLS{Automation: &caddytls.AutomationConfig{
+	// The storage check writes and removes a key of a random name at each issuance, and
+	// a removed key leaves a trace in the bucket for good.
+	return &caddytls.TLS{DisableStorageCheck: true, Automation: &caddytls.AutomationConfig{
 		OnDemand: &caddytls.OnDemandConfig{PermissionRaw: json.RawMessage(`{"module":"scafo"}`)},
 		Policies: []*caddytls.AutomationPolicy{{OnDemand: true, IssuersRaw: []json.RawMessage{caddyconfig.JSON(issuer, nil)}}},
 	}}

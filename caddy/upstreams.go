@@ -3,6 +3,7 @@ package caddy
 import (
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,18 +55,37 @@ func (u *Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, err
 		return nil, nil
 	}
 	now := time.Now()
-	if a.tried != "" {
-		u.failed.Store(a.tried, now.Add(avoidFor))
+	if n := len(a.tried); n > 0 {
+		u.failed.Store(a.tried[n-1], now.Add(avoidFor))
 	}
-	dials := u.order(a.entry.dials, now)
+	dials := a.order(u.order(a.entry.dials, now))
 	if len(dials) > 0 {
-		a.tried = dials[0]
+		a.tried = append(a.tried, dials[0])
 	}
 	out := make([]*reverseproxy.Upstream, len(dials))
 	for i, d := range dials {
 		out[i] = &reverseproxy.Upstream{Dial: d}
 	}
 	return out, nil
+}
+
+// order puts those that the request has not come to yet before the others, so that
+// it comes to each of them although all have failed lately.
+func (a *attempt) order(dials []string) []string {
+	if len(a.tried) == 0 {
+		return dials
+	}
+	tries := func(dial string) (n int) {
+		for _, t := range a.tried {
+			if t == dial {
+				n++
+			}
+		}
+		return n
+	}
+	dials = slices.Clone(dials)
+	slices.SortStableFunc(dials, func(x, y string) int { return tries(x) - tries(y) })
+	return dials
 }
 
 func (u *Upstreams) order(dials []string, now time.Time) []string {

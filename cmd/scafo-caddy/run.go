@@ -27,6 +27,7 @@ const (
 type flags struct {
 	nodes     []string
 	tokenFile string
+	keyFile   string
 	prefer    string
 	options   scafocaddy.Options
 }
@@ -41,7 +42,8 @@ func parse(args []string) (*flags, error) {
 	fs.IntVar(&f.options.HTTPPort, "http-port", 80, "port for HTTP")
 	fs.IntVar(&f.options.HTTPSPort, "https-port", 443, "port for HTTPS")
 	fs.BoolVar(&f.options.HTTPOnly, "http-only", false, "serve plain HTTP, without certificates")
-	fs.StringVar(&f.options.State, "state", "", "directory for certificates and the last routing document")
+	fs.StringVar(&f.options.State, "state", "", "directory for the last routing document")
+	fs.StringVar(&f.keyFile, "encryption-key-file", "", "file with secrets, one a line, that encrypt the stored certificates; the first one encrypts, all of them decrypt")
 	fs.StringVar(&f.options.Email, "email", "", "contact for the certificate authority")
 	fs.StringVar(&f.options.ACMEDirectory, "acme-directory", "", "ACME directory URL of another authority")
 	fs.StringVar(&f.options.ACMERoot, "acme-root", "", "PEM file with the root of that authority's own TLS")
@@ -79,6 +81,27 @@ func (f *flags) token() (string, error) {
 	return t, nil
 }
 
+// encryptionKeys reads the secrets that encrypt what is stored.
+func (f *flags) encryptionKeys() ([]string, error) {
+	if f.keyFile == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(f.keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("the encryption key: %w", err)
+	}
+	var keys []string
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" {
+			keys = append(keys, line)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("the encryption key: %s is empty", f.keyFile)
+	}
+	return keys, nil
+}
+
 func run(args []string) int {
 	f, err := parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -98,6 +121,9 @@ func run(args []string) int {
 func serve(f *flags) error {
 	token, err := f.token()
 	if err != nil {
+		return err
+	}
+	if f.options.EncryptionKeys, err = f.encryptionKeys(); err != nil {
 		return err
 	}
 	f.options.Fleet = scafocaddy.Fleet{Name: "main", Nodes: f.nodes, Token: token, Prefer: f.prefer}

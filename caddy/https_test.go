@@ -1,0 +1,96 @@
+package caddy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/scafo/scafo"
+)
+
+// freePort is a port that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// secure runs an ingress with certificates of Caddy's own authority, and returns a
+// handshake with it.
+func secure(t *testing.T, o Options) (shake func(host string) (*x509.Certificate, error), stop func()) {
+	t.Helper()
+	o.HTTPPort, o.HTTPSPort, o.Listen, o.LogLevel = freePort(t), freePort(t), "127.0.0.1", "ERROR"
+	c := o.Config()
+	app := o.tls()
+	app.Automation.Policies[0].IssuersRaw = []json.RawMessage{json.RawMessage(`{"module":"internal"}`)}
+	c.AppsRaw["tls"] = caddyconfig.JSON(app, nil)
+	c.AppsRaw["pki"] = json.RawMessage(`{"certificate_authorities":{"local":{"install_trust":false}}}`)
+	if err := caddy.Run(c); err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		if err := caddy.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	return func(host string) (*x509.Certificate, error) {
+		conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", o.HTTPSPort), &tls.Config{ServerName: host, InsecureSkipVerify: true}) //nolint:gosec // the authority is the test's
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0], nil
+	}, stop
+}
+
+// Two ingresses after each other, with nothing on disk in common, serve one and the
+// same certificate; a name that the document does not have gets none.
+func TestCertificatesAreInTheFleetsStorage(t *testing.T) {
+	f := newFleetStore()
+	doc := scafo.FleetRouting{Routes: []scafo.Route{{Host: "shop.example", Upstreams: []scafo.Upstream{{URL: upstream(t, echo)}}}}}
+	routes := newNode(t, doc)
+	api := f.handler(t)
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/storage/") {
+			api.ServeHTTP(w, r)
+			return
+		}
+		routes.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(node.Close)
+	dead := "http://127.0.0.1:" + fmt.Sprint(freePort(t))
+	options := func() Options {
+		return Options{Fleet: Fleet{Name: "main", Nodes: []string{dead, node.URL}, Token: token}, State: t.TempDir(), EncryptionKeys: []string{"a secret of the test's"}}
+	}
+	shake, stop := secure(t, options())
+	first, err := shake("shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := shake("other.example"); err == nil {
+		t.Error("a name that nobody serves has a certificate")
+	}
+	stop()
+	shake, stop = secure(t, options())
+	defer stop()
+	second, err := shake("shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !first.Equal(second) {
+		t.Error("the second ingress has a certificate of its own")
+	}
+}
