@@ -33,10 +33,14 @@ const (
 	storageTimeout = 10 * time.Second
 	// storageDial bounds the wait for a connection.
 	storageDial = 3 * time.Second
-	// storageRounds is how often all nodes are asked before a call fails.
-	storageRounds = 3
-	// storagePause lies between two rounds; each is twice as long as the one before.
-	storagePause = 250 * time.Millisecond
+	// readPatience and writePatience are for how long the nodes are asked again before
+	// a call fails. A visitor waits for what is read; what is written may have cost an
+	// order of a certificate, and outlasts the restart of a node.
+	readPatience  = 2 * time.Second
+	writePatience = 30 * time.Second
+	// The pause between two rounds grows from the first to the last of these.
+	firstPause = 100 * time.Millisecond
+	lastPause  = 2 * time.Second
 	// maxStorageAnswer bounds an answer, in bytes; the largest are listings.
 	maxStorageAnswer = 64 << 20
 )
@@ -122,8 +126,12 @@ func (t tried) Is(target error) bool {
 // do makes a call. The error is a *refusal for what no other node would answer
 // differently, and says what each node said otherwise.
 func (c *storageClient) do(ctx context.Context, what call) (*storageAnswer, error) {
-	pause := storagePause
-	for round := 1; ; round++ {
+	patience := writePatience
+	if what.method == http.MethodGet {
+		patience = readPatience
+	}
+	began := time.Now()
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		var failures tried
 		first := c.at.Load()
 		for i := range int64(len(c.urls)) {
@@ -139,7 +147,7 @@ func (c *storageClient) do(ctx context.Context, what call) (*storageAnswer, erro
 				return nil, failures
 			}
 		}
-		if round == storageRounds || what.once {
+		if what.once || time.Since(began)+pause > patience {
 			return nil, failures
 		}
 		t := time.NewTimer(pause)
@@ -149,7 +157,6 @@ func (c *storageClient) do(ctx context.Context, what call) (*storageAnswer, erro
 			return nil, failures
 		case <-t.C:
 		}
-		pause *= 2
 	}
 }
 

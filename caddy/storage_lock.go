@@ -79,7 +79,7 @@ func (s *sharedStorage) TryLock(ctx context.Context, name string) (bool, error) 
 		return false, nil
 	case err != nil:
 		// It may have been granted although the answer is lost.
-		_ = s.letGo(ctx, h) // else it ends by itself
+		_ = s.letGo(ctx, h, true) // else it ends by itself
 		return false, describe("locking", name, err)
 	}
 	h.lease = granted
@@ -207,7 +207,7 @@ func (s *sharedStorage) Unlock(ctx context.Context, name string) error {
 	}
 	close(h.stop)
 	<-h.done // a renewal that is under way ends in time
-	return describe("unlocking", name, s.letGo(ctx, h))
+	return describe("unlocking", name, s.letGo(ctx, h, false))
 }
 
 // take removes a lock from those that are held: a lost one first, since whoever lost
@@ -227,9 +227,9 @@ func (s *sharedStorage) take(name string) *heldLock {
 }
 
 // letGo tells the nodes, also when whoever had the lock was told to stop.
-func (s *sharedStorage) letGo(ctx context.Context, h *heldLock) error {
+func (s *sharedStorage) letGo(ctx context.Context, h *heldLock, once bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGoTimeout)
 	defer cancel()
-	_, err := s.nodes.do(ctx, call{method: http.MethodDelete, path: lockPath(h.name), header: map[string]string{scafo.LockHolderHeader: h.holder}})
+	_, err := s.nodes.do(ctx, call{method: http.MethodDelete, path: lockPath(h.name), once: once, header: map[string]string{scafo.LockHolderHeader: h.holder}})
 	return err
 }

@@ -606,3 +606,31 @@ func TestStorageConfiguration(t *testing.T) {
 		t.Errorf("in a log it is %s", said)
 	}
 }
+
+// What is written outlasts the restart of a node; what is read says soon that it
+// cannot be had.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleetStore()
+		w := newWire(t, f)
+		s := ingressStorage(t, w)
+		good := w.nodes["a"]
+		w.set("a", nil)
+		w.set("b", nil)
+		began := time.Now()
+		if _, err := s.Load(t.Context(), "k"); err == nil || time.Since(began) > readPatience {
+			t.Errorf("a read: %v after %v", err, time.Since(began))
+		}
+		time.AfterFunc(20*time.Second, func() { w.set("b", good) })
+		if err := s.Store(t.Context(), "k", []byte("v")); err != nil {
+			t.Errorf("a write: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w.set("b", nil)
+		began = time.Now()
+		if err := s.Store(ctx, "k", nil); err == nil || time.Since(began) > time.Second {
+			t.Errorf("a write whose time is over: %v after %v", err, time.Since(began))
+		}
+	})
+}
