@@ -12,9 +12,8 @@ import (
 // Runtime is what the supervisor asks of the store and of workerd.
 type Runtime interface {
 	// Prepare settles what an earlier run left behind. A prove that is not nil proves
-	// that the store keeps its conditions: nothing that relies on them may be done, and
-	// nothing be served, before it has. An error that wraps bucket.ErrUnavailable, of
-	// either, is worth another try.
+	// that the store keeps its conditions: nothing that relies on them may be done before
+	// it has. An error that wraps bucket.ErrUnavailable, of either, is worth another try.
 	Prepare(ctx context.Context) (prove func(context.Context) error, err error)
 	// Load reads the pointer; layout.ErrNoPointer when nothing was deployed.
 	Load(ctx context.Context) (layout.Pointer, error)

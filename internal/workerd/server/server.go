@@ -24,6 +24,9 @@ const (
 	// asked again for a while, and then the process leaves with the reason.
 	prepareRetry  = 500 * time.Millisecond
 	prepareGiveUp = 10 * time.Second
+	// proofRetry is how often a store that stays away is asked for its proof while a
+	// deployment that does not need it is served.
+	proofRetry = 5 * time.Second
 	// lookEvery and lookTimeout are the probes of a workerd; one that answered
 	// none for frozenAfter is killed. Its lease lasts 20 s, and while it holds the
 	// lease without working, nobody can use its objects.
@@ -62,6 +65,9 @@ type Server struct {
 	swap   chan struct{} // held while a workerd is being brought up
 	proven chan struct{} // closed once the store is known to keep its conditions
 
+	proofNeeded chan struct{} // closed once that has to be proven
+	proofOnce   sync.Once     // closes it
+
 	mu         sync.Mutex // guards the rest
 	current    *backend   // gets the requests; nil: none is ready
 	served     *adoption  // what current serves, or would
@@ -94,7 +100,7 @@ type Options struct {
 func New(rt Runtime, o Options) *Server {
 	s := &Server{
 		o: o, rt: rt, log: o.Log, rss: o.rss, swap: make(chan struct{}, 1), proven: make(chan struct{}),
-		backends: map[*backend]struct{}{}, slots: map[int]bool{}, startedAt: time.Now(),
+		proofNeeded: make(chan struct{}), backends: map[*backend]struct{}{}, slots: map[int]bool{}, startedAt: time.Now(),
 	}
 	if s.rss == nil {
 		s.rss = rss
@@ -151,8 +157,10 @@ func (s *Server) listen(h *http.Server, l net.Listener) {
 
 func (s *Server) fatal(code int, err error) { s.cancel(&exitError{code: code, err: err}) }
 
-// boot settles what was before, adopts what the pointer names while the store is
-// proven, and then follows the pointer.
+// boot settles what was before, adopts what the pointer names, and then follows the
+// pointer. The proof of the store waits for the first adoption, unless that needs
+// it: the proof writes a dozen times, and a deployment that keeps nothing in the
+// store serves without.
 func (s *Server) boot() {
 	var prove func(context.Context) error
 	err := s.insist(func(ctx context.Context) (err error) {
@@ -166,18 +174,38 @@ func (s *Server) boot() {
 	if prove == nil {
 		close(s.proven)
 	} else {
-		s.work.Go(func() {
-			if err := s.insist(prove); err != nil {
-				s.fatal(ExitFailed, err)
-				return
-			}
-			close(s.proven)
-		})
+		s.work.Go(func() { s.proveStore(prove) })
 	}
 	if !s.firstAdoption() {
 		return
 	}
+	s.needProof()
 	s.poll()
+}
+
+// needProof lets the proof of the store begin.
+func (s *Server) needProof() { s.proofOnce.Do(func() { close(s.proofNeeded) }) }
+
+// proveStore proves the store once that is needed. A store that ignores conditions
+// ends the process; one that is away does so only while nothing is served.
+func (s *Server) proveStore(prove func(context.Context) error) {
+	select {
+	case <-s.proofNeeded:
+	case <-s.ctx.Done():
+		return
+	}
+	err := s.insist(prove)
+	for err != nil && errors.Is(err, bucket.ErrUnavailable) && s.ready() {
+		if !s.sleep(proofRetry) {
+			return
+		}
+		err = prove(s.ctx)
+	}
+	if err != nil {
+		s.fatal(ExitFailed, err)
+		return
+	}
+	close(s.proven)
 }
 
 // insist tries something for a while that a store which is away keeps from being done.
@@ -200,6 +228,7 @@ func (s *Server) insist(do func(context.Context) error) error {
 
 // awaitProof waits until the store is known to keep its conditions.
 func (s *Server) awaitProof(ctx context.Context) error {
+	s.needProof()
 	select {
 	case <-s.proven:
 		return nil
@@ -330,10 +359,7 @@ func (s *Server) launch(a adoption) (*backend, error) {
 		s.freeSlot(slot)
 		return nil, err
 	}
-	if err = p.Ready(ctx); err == nil {
-		err = s.awaitProof(ctx)
-	}
-	if err != nil {
+	if err = p.Ready(ctx); err != nil {
 		_ = p.Kill()
 		<-p.Done()
 		s.rt.Reaped(context.WithoutCancel(ctx), p, false)

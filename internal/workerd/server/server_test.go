@@ -127,8 +127,8 @@ func TestABrokenPointerAtStartEndsWith1(t *testing.T) {
 }
 
 func TestAStoreThatIsAwayAtStart(t *testing.T) {
-	// Until the store is proven, nothing that relies on it is started, and nothing
-	// is served.
+	// Until the store is proven, nothing that relies on it is started. What does not is
+	// served.
 	for name, c := range map[string]struct {
 		durable, leftovers bool
 		started            int
@@ -138,13 +138,17 @@ func TestAStoreThatIsAwayAtStart(t *testing.T) {
 		"comes back after a crash": {durable: true, leftovers: true},
 		"stateless, after a crash": {leftovers: true},
 	} {
+		health := 503
+		if c.started > 0 {
+			health = 200
+		}
 		t.Run(name, func(t *testing.T) {
 			rt := deployed("v1")
 			rt.prepErr, rt.durable, rt.leftovers = errDown, c.durable, c.leftovers
 			withServer(t, rt, Options{}, func(w *world) {
-				w.wantHealth(503)
+				w.wantHealth(health)
 				time.Sleep(5 * time.Second)
-				w.wantHealth(503)
+				w.wantHealth(health)
 				rt.mu.Lock()
 				if len(rt.started) != c.started {
 					t.Errorf("%d workerds were started before the store was proven, want %d", len(rt.started), c.started)
@@ -162,6 +166,26 @@ func TestAStoreThatIsAwayAtStart(t *testing.T) {
 		if err := ends(t, rt, 12*time.Second, nil); exitCode(err) != 1 || !errors.Is(err, bucket.ErrUnavailable) {
 			t.Errorf("%v", err)
 		}
+	})
+	t.Run("stays away while something is served that does not need it", func(t *testing.T) {
+		rt := deployed("v1")
+		rt.prepErr, rt.durable = errDown, false
+		withServer(t, rt, Options{}, func(w *world) {
+			time.Sleep(time.Minute)
+			w.wantVersion("v1")
+			rt.mu.Lock()
+			rt.prepErr = errors.New("the bucket: replace with a stale ETag was not refused")
+			rt.mu.Unlock()
+			select {
+			case got := <-w.result:
+				w.result <- got
+				if exitCode(got) != 1 || !strings.Contains(got.Error(), "stale ETag") {
+					t.Errorf("%v", got)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("it goes on with a store that ignores conditions")
+			}
+		})
 	})
 	for _, durable := range []bool{true, false} {
 		t.Run(fmt.Sprint("ignores conditions, durable ", durable), func(t *testing.T) {
