@@ -14,7 +14,6 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/client"
-	"github.com/scafo/scafo/internal/confine"
 )
 
 // Exit codes: 0, the operation failed, the command line is wrong.
@@ -24,8 +23,6 @@ const (
 )
 
 func main() {
-	// A deploy of the runtime runs through this program, confined.
-	confine.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	os.Exit(execute(ctx, os.Args[1:]))

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -326,12 +325,13 @@ func TestDeployRun(t *testing.T) {
 	if _, err = run(`true`, func(d *Deploy) { d.Command = "/nowhere/celld" }); scafo.CodeOf(err) != scafo.CodePublishFailed {
 		t.Error(err)
 	}
-	prepared := false
-	_, err = run(`echo '{"version":"0123456789abcdef"}'`, func(d *Deploy) {
-		d.Prepare = func(*exec.Cmd) error { prepared = true; return nil }
+	confined := false
+	_, err = run(`[ "$PWD" = / ] && echo '{"version":"0123456789abcdef"}'`, func(d *Deploy) {
+		d.Dir = "/"
+		d.Confine = func(run func() error) error { confined = true; return run() }
 	})
-	if err != nil || !prepared {
-		t.Errorf("%v, prepared %v", err, prepared)
+	if err != nil || !confined {
+		t.Errorf("%v, confined %v", err, confined)
 	}
 }
 

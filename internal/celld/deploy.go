@@ -30,9 +30,11 @@ type Deploy struct {
 	Target
 	DryRun bool
 	Env    []string // the whole environment
-	// Prepare, when set, changes the command just before it starts, such as to
-	// confine it.
-	Prepare func(*exec.Cmd) error
+	Dir    string   // the working directory; empty: this process's own
+	// Confine, when set, calls run, which runs the command from the thread it is
+	// called on and waits for it, on a thread that stays until then, such as one that
+	// has given up rights.
+	Confine func(run func() error) error
 }
 
 // DeployResult is what a deploy published, or would publish in a dry run.
@@ -87,25 +89,25 @@ func (d Deploy) Run(ctx context.Context) (DeployResult, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return killGroup(cmd) }
 	cmd.WaitDelay = deployWaitDelay
-	if d.Prepare != nil {
-		if err := d.Prepare(cmd); err != nil {
-			return DeployResult{}, scafo.Wrap(err, scafo.CodePublishFailed, "the deploy command could not be prepared")
-		}
+	cmd.Dir = d.Dir
+	on := d.Confine
+	if on == nil {
+		on = onOneThread
 	}
-	if err := runOnOneThread(cmd); err != nil {
+	if err := on(cmd.Run); err != nil {
 		return DeployResult{}, deployFailure(ctx, err, string(errs.bytes()))
 	}
 	return parseDeploy(out)
 }
 
-// runOnOneThread starts and waits from one thread that stays: the parent-death
-// signal follows the thread that forked, not the process.
-func runOnOneThread(cmd *exec.Cmd) error {
+// onOneThread starts and waits from one thread that stays: the parent-death signal
+// follows the thread that forked, not the process.
+func onOneThread(run func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		done <- cmd.Run()
+		done <- run()
 	}()
 	return <-done
 }

@@ -40,7 +40,7 @@ func Diagnose(ctx context.Context, command string, s Serve, env []string) ([]Row
 	cmd.WaitDelay = time.Second
 	out, errs := &head{most: maxDeployOutput}, &tail{most: maxDeployErrors}
 	cmd.Stdout, cmd.Stderr = out, errs
-	err := runOnOneThread(cmd)
+	err := onOneThread(cmd.Run)
 	var exit *exec.ExitError
 	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == ExitFailed) {
 		return nil, scafo.Wrap(err, scafo.CodeCapabilityMissing, "%s diagnose could not be run", command)

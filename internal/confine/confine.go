@@ -1,8 +1,7 @@
 // Package confine runs a program that sees and writes only the files that it was
-// given, by Linux's Landlock. The restriction falls on a process of its own: the
-// program that starts it executes itself anew, that process gives its rights up,
-// and then becomes the program. So the caller keeps its rights, and there is no
-// moment at which the confined program has them.
+// given, by Linux's Landlock. The restriction falls on one thread, which starts the
+// program and ends with it; the program inherits it from its first instruction on,
+// and the rest of the caller keeps its rights.
 //
 // Reading, writing, creating, renaming and executing files are restricted; so
 // are, on kernels that can, signals and abstract sockets to processes outside.
@@ -10,11 +9,9 @@
 package confine
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"syscall"
 
@@ -26,28 +23,13 @@ import (
 // Rules are what a confined program may reach. What is beneath a directory
 // counts; what does not exist is passed over; links count as what they lead to.
 type Rules struct {
-	Read  []string `json:"read"`  // to read and to execute
-	Write []string `json:"write"` // to read, write, create and remove
+	Read  []string // to read and to execute
+	Write []string // to read, write, create and remove
 }
 
 // leastABI is the first version of Landlock that lets files move between the
 // directories that a program may write (Linux 5.19).
 const leastABI = 2
-
-// marker is how a process that is to confine itself knows.
-const marker = "scafo: confining"
-
-// exitFailed is the exit code of a process that could not confine itself or not
-// execute the program, as shells have it.
-const exitFailed = 126
-
-// order is what the process that confines itself is told.
-type order struct {
-	Rules
-	Program string         `json:"program"`
-	Parent  int            `json:"parent"`
-	Death   syscall.Signal `json:"death,omitempty"` // on the death of the parent
-}
 
 // Supported says whether this kernel can confine; the error says why not.
 func Supported() error {
@@ -65,56 +47,47 @@ func Supported() error {
 	return nil
 }
 
-// Apply changes cmd, which has not started, so that it runs under the rules. The
-// program of cmd must be among what it may read. Whoever uses Apply calls [Main]
-// first thing in its own main.
-func Apply(cmd *exec.Cmd, r Rules) error {
+// Do calls f on a thread of its own that is under the rules, and so is every program
+// that f starts. What f itself opens, such as /dev/null in place of a command's missing
+// input, has to be among the rules; what it hands to other goroutines is not
+// restricted. The thread ends when f returns.
+func Do(r Rules, f func() error) error {
 	if err := Supported(); err != nil {
 		return err
 	}
-	if cmd.Err != nil {
-		return cmd.Err
+	// Go finds out once whether it can hold processes by descriptors, by a signal to
+	// itself, which a restricted thread of some kernels may not send.
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Release() // nothing to lose
 	}
-	o := order{Rules: r, Program: cmd.Path, Parent: os.Getpid()}
-	if cmd.SysProcAttr != nil {
-		o.Death = cmd.SysProcAttr.Pdeathsig
-	}
-	told, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	// The running program itself, also when its file was replaced meanwhile.
-	cmd.Path = "/proc/self/exe"
-	cmd.Args = append([]string{marker, string(told)}, cmd.Args...)
-	return nil
+	done := make(chan error, 1)
+	go func() { done <- r.onThread(f) }()
+	return <-done
 }
 
-// Main is called first by the main function of a program that confines others:
-// it returns at once unless this process was started by what [Apply] made of a
-// command, and never returns then.
-func Main() {
-	if len(os.Args) < 3 || os.Args[0] != marker {
-		return
-	}
-	// The signal for the parent's death belongs to a thread, and what executes
-	// another program becomes its only one.
+// onThread runs in a goroutine of its own, whose thread it takes with it.
+func (r Rules) onThread(f func() error) error {
+	// Never unlocked where it is restricted: the thread is then ended and not used
+	// for anything else.
 	runtime.LockOSThread()
-	err := become(os.Args[1], os.Args[2:])
-	fmt.Fprintf(os.Stderr, "Error: the program could not be confined: %v\n", err)
-	os.Exit(exitFailed)
+	if unix.Gettid() == os.Getpid() {
+		// The main thread cannot be ended. While it is held here, another goroutine
+		// runs on another one.
+		done := make(chan error, 1)
+		go func() { done <- r.onThread(f) }()
+		err := <-done
+		runtime.UnlockOSThread()
+		return err
+	}
+	if err := r.restrictThread(); err != nil {
+		return fmt.Errorf("the program could not be confined: %w", err)
+	}
+	return f()
 }
 
-// become confines this process and turns it into the program. It returns only
-// when that failed.
-func become(told string, args []string) error {
-	var o order
-	if err := json.Unmarshal([]byte(told), &o); err != nil {
-		return err
-	}
-	if err := Supported(); err != nil {
-		return err
-	}
-	rules, err := o.landlock()
+// restrictThread puts the calling thread under the rules, for good.
+func (r Rules) restrictThread() error {
+	rules, err := r.landlock()
 	if err != nil {
 		return err
 	}
@@ -122,24 +95,21 @@ func become(told string, args []string) error {
 	// restrict as well. In one ruleset, since a second one would forbid again to
 	// move files between directories.
 	c := landlock.Config{HandledAccessFS: landlock.V9.HandledAccessFS, Scoped: landlock.V9.Scoped}
-	if err := c.BestEffort().Restrict(rules...); err != nil {
+	fd, flags, err := c.BestEffort().NewRulesetFD(rules...)
+	if err != nil {
 		return err
 	}
-	if o.Death != 0 {
-		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(o.Death), 0, 0, 0); err != nil {
-			return fmt.Errorf("prctl: %w", err)
-		}
-		if os.Getppid() != o.Parent {
-			return errors.New("the process that asked for it is gone")
-		}
+	if fd < 0 {
+		return errors.New("the kernel restricts nothing")
 	}
-	if err := syscall.Exec(o.Program, args, os.Environ()); err != nil { //nolint:gosec // the caller's own command
-		return fmt.Errorf("%s: %w", o.Program, err)
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl: %w", err)
 	}
-	return nil
+	return ll.LandlockRestrictSelf(fd, flags)
 }
 
-func (o order) landlock() ([]landlock.Rule, error) {
+func (r Rules) landlock() ([]landlock.Rule, error) {
 	var rules []landlock.Rule
 	add := func(paths []string, file, dir func(...string) landlock.FSRule) error {
 		for _, p := range paths {
@@ -156,11 +126,11 @@ func (o order) landlock() ([]landlock.Rule, error) {
 		}
 		return nil
 	}
-	if err := add(o.Read, landlock.ROFiles, landlock.RODirs); err != nil {
+	if err := add(r.Read, landlock.ROFiles, landlock.RODirs); err != nil {
 		return nil, err
 	}
 	movable := func(p ...string) landlock.FSRule { return landlock.RWDirs(p...).WithRefer() }
-	if err := add(o.Write, landlock.RWFiles, movable); err != nil {
+	if err := add(r.Write, landlock.RWFiles, movable); err != nil {
 		return nil, err
 	}
 	return rules, nil

@@ -14,15 +14,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// The test's own program is all three: the one that confines, the process that
-// confines itself, and the confined program.
+// The test's own program is both: the one that confines, and the confined program.
 func TestMain(m *testing.M) {
-	Main()
 	if what := os.Getenv("CONFINE_TEST"); what != "" {
 		probe(what)
 		return
@@ -42,16 +41,7 @@ func probe(what string) {
 		child := confined("sleep")
 		child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		child.Stdout = os.Stdout
-		if err := Apply(child, Rules{Read: append(slices.Clone(system), os.Getenv("CONFINE_EXE"))}); err != nil {
-			fmt.Println(err)
-			return
-		}
-		runtime.LockOSThread()
-		if err := child.Start(); err != nil {
-			fmt.Println(err)
-			return
-		}
-		time.Sleep(time.Minute)
+		fmt.Println(Do(Rules{Read: append(slices.Clone(system), os.Getenv("CONFINE_EXE")), Write: []string{os.DevNull}}, child.Run))
 		return
 	}
 	var try map[string]string
@@ -224,10 +214,7 @@ func TestConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := confined(string(told))
-	if err := Apply(cmd, rules); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.Output()
+	out, err := output(cmd, rules)
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -256,10 +243,7 @@ func TestConfinedKeepsItsCommand(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if err := Apply(cmd, Rules{Read: system}); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.Output()
+	out, err := output(cmd, Rules{Read: system})
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 || string(out) != "zero one two value\n" || stderr.String() != "oops\n" {
 		t.Errorf("%q, %q, %v", out, stderr.String(), err)
@@ -267,15 +251,85 @@ func TestConfinedKeepsItsCommand(t *testing.T) {
 }
 
 func TestConfinedWithoutItsProgram(t *testing.T) {
-	cmd := exec.Command("/bin/true")
-	if err := Apply(cmd, Rules{Read: []string{t.TempDir()}}); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.HasPrefix(string(out), "Error: the program could not be confined: /bin/true: ") {
+	out, err := output(exec.Command("/bin/true"), Rules{Read: []string{t.TempDir()}, Write: []string{os.DevNull}})
+	if !errors.Is(err, fs.ErrPermission) || len(out) > 0 || !strings.Contains(err.Error(), "/bin/true") {
 		t.Errorf("%q, %v", out, err)
 	}
+}
+
+// The caller's other threads keep their rights, also those that begin later, and no
+// restricted thread is left behind, wherever the confinement was asked for.
+func TestOnlyOneThreadIsConfined(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("s"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rules := Rules{Read: system}
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			err := Do(rules, func() error {
+				if _, err := os.ReadFile(secret); !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("a confined thread reads: %v", err)
+				}
+				elsewhere := make(chan error)
+				go func() {
+					runtime.LockOSThread() // of a thread that may have to be made for it
+					defer runtime.UnlockOSThread()
+					_, err := os.ReadFile(secret)
+					elsewhere <- err
+				}()
+				return <-elsewhere
+			})
+			if err != nil {
+				t.Errorf("beside a confined thread: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if alreadyWithoutPrivileges {
+		return // the threads look alike
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		left := restrictedThreads(t)
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("restricted threads are left: %v", left)
+		}
+	}
+}
+
+func restrictedThreads(t *testing.T) (left []string) {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		status, err := os.ReadFile("/proc/self/task/" + thread.Name() + "/status")
+		if err == nil && strings.Contains(string(status), noNewPrivileges) {
+			left = append(left, thread.Name())
+		}
+	}
+	return left
+}
+
+const noNewPrivileges = "NoNewPrivs:\t1"
+
+// alreadyWithoutPrivileges: the test itself runs where nobody gains any.
+var alreadyWithoutPrivileges = func() bool {
+	status, err := os.ReadFile("/proc/self/status")
+	return err != nil || strings.Contains(string(status), noNewPrivileges)
+}()
+
+// output runs a command under the rules.
+func output(cmd *exec.Cmd, rules Rules) (out []byte, err error) {
+	err = Do(rules, func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
+	return out, err
 }
 
 // The confined program dies with whoever started it.

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"os"
-	"os/exec"
 	"sync"
 
 	"github.com/scafo/scafo"
@@ -59,15 +58,10 @@ func (p *publisher) Publish(ctx context.Context, app scafo.Application, project,
 	}
 	env := celld.Env(creds, celld.EnvParams{Extra: p.env, Inherit: os.LookupEnv})
 	env = append(env, "TMPDIR="+scratch, "HOME="+scratch)
-	d := celld.Deploy{
-		Command: p.command, Project: config, Target: p.store.Target(app.Name, app.UID), Env: env,
-		Prepare: func(c *exec.Cmd) error {
-			c.Dir = project
-			if confine.Supported() != nil {
-				return nil // said at start-up and by `scafo doctor`
-			}
-			return confine.Apply(c, confine.Rules{Read: append(confine.Toolchain(p.command, env), project), Write: []string{scratch, os.DevNull}})
-		},
+	d := celld.Deploy{Command: p.command, Project: config, Target: p.store.Target(app.Name, app.UID), Env: env, Dir: project}
+	if confine.Supported() == nil { // otherwise it was said at start-up, and by `scafo doctor`
+		rules := confine.Rules{Read: append(confine.Toolchain(p.command, env), project), Write: []string{scratch, os.DevNull}}
+		d.Confine = func(run func() error) error { return confine.Do(rules, run) }
 	}
 	r, err := d.Run(ctx)
 	if err != nil {

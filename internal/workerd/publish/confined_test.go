@@ -18,7 +18,6 @@ import (
 const deployVariable = "SCAFO_TEST_DEPLOY"
 
 func TestMain(m *testing.M) {
-	confine.Main()
 	if os.Getenv(deployVariable) != "" {
 		os.Exit(publish.Main(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 	}
@@ -54,13 +53,14 @@ func TestRunsConfined(t *testing.T) {
 	cmd := exec.Command(self, project, "--bucket", "b", "--dry-run", "--json")
 	cmd.Dir, cmd.Stderr = project, &stderr
 	cmd.Env = []string{deployVariable + "=1", "CELLD_WORKERD_BIN=" + workerd, "TMPDIR=" + scratch, "HOME=" + scratch}
-	if err := confine.Apply(cmd, confine.Rules{
+	var out []byte
+	err = confine.Do(confine.Rules{
 		Read:  []string{self, workerd, project, "/usr", "/lib", "/lib64", "/etc/ssl", "/proc/self", "/dev/urandom"},
 		Write: []string{scratch, os.DevNull},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.Output()
+	}, func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
 	if err != nil || !strings.HasPrefix(string(out), `{"worker":"app"`) {
 		t.Errorf("%v: printed %s, said %s", err, out, stderr.String())
 	}
