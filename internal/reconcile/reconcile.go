@@ -23,11 +23,12 @@ const (
 	retryAfter   = 2 * time.Second
 	retryMost    = 30 * time.Second
 	maxDoublings = 4
-	// passRest is how long the loop rests after a pass, as a multiple of what the
-	// pass took; rests shorter than passRestLeast are left out.
-	passRest      = 3
-	passRestLeast = 20 * time.Millisecond
-	passRestMost  = 250 * time.Millisecond
+	// passShare is the part of the time, one in so many, that passes may take in the
+	// long run; passSaved is how much of that may be saved up for a burst of them, and
+	// passRestMost bounds one rest.
+	passShare    = 4
+	passSaved    = 100 * time.Millisecond
+	passRestMost = 250 * time.Millisecond
 )
 
 // Loop is the reconcile loop of one node. Its methods may be called from any
@@ -111,6 +112,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.tasks.start(l.reaper)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	pace := pace{saved: passSaved, counted: time.Now()}
 	var processes <-chan struct{}
 	if l.c.Supervisor != nil {
 		processes = l.c.Supervisor.Changes()
@@ -132,12 +134,26 @@ func (l *Loop) Run(ctx context.Context) error {
 		l.pass(ctx)
 		// A pass of a large fleet takes a while, and whatever comes in bursts (a hundred
 		// processes that start) must not make a burst of passes: they take a part of the
-		// time, and what happens meanwhile is one.
-		if rest := min(passRest*time.Since(began), passRestMost); rest >= passRestLeast && !sleep(ctx, rest) {
+		// time, and what happens meanwhile is one. The few of a deploy wait for nothing.
+		if rest := pace.spend(time.Now(), time.Since(began)); rest > 0 && !sleep(ctx, rest) {
 			return nil
 		}
 		timer.Reset(time.Until(l.next()))
 	}
+}
+
+// pace keeps passes to their share of the time.
+type pace struct {
+	saved   time.Duration // what passes may take before the loop rests; below zero after a long one
+	counted time.Time     // until when the share was counted
+}
+
+// spend counts a pass that has just ended and says how long to rest after it.
+func (p *pace) spend(now time.Time, took time.Duration) time.Duration {
+	p.saved = min(p.saved+now.Sub(p.counted)/passShare, passSaved) - took
+	p.saved = max(p.saved, -passRestMost/passShare) // a slow store is no reason for a slow fleet
+	p.counted = now
+	return max(0, -p.saved*passShare)
 }
 
 // Kick begins a pass that reads the bucket.
