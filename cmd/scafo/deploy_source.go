@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -34,7 +36,32 @@ func findSource(ctx context.Context, dir string) <-chan *scafo.Source {
 	return out
 }
 
+// inRepository reports whether git would find a repository for dir, so that it need
+// not be started where there is none: one of the folders above has a .git.
+func inRepository(dir string) bool {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return true // let git say
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	for {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return false
+		}
+		dir = parent
+	}
+}
+
 func gitSource(ctx context.Context, dir string) *scafo.Source {
+	if !inRepository(dir) {
+		return nil
+	}
 	git := func(args ...string) string {
 		// The repository's own configuration starts no programs.
 		c := exec.CommandContext(ctx, "git", append([]string{"-c", "core.fsmonitor=false", "-C", dir}, args...)...)

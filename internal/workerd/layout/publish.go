@@ -90,16 +90,36 @@ func (b *Bundle) Pointer() Pointer {
 	return Pointer{ScriptName: m.ScriptName, Version: m.Version, Prefix: Prefix(m.ScriptName, m.Version), Rollout: Rollout{Percent: 100}}
 }
 
-// Publish writes a sealed bundle: the blobs of its assets first, then modules,
-// index and manifest, then the script's pointer, and the pointer itself last, by
-// compare-and-swap against what it was when Publish began. To publish the same
-// content again is safe, and mends what was damaged.
-func Publish(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
-	want := bundle.Pointer()
-	old, etag, err := Load(ctx, b)
+// Before is what the pointer was when a deploy looked at it.
+type Before struct {
+	pointer Pointer
+	etag    string // empty: there was none
+}
+
+// Look reads the pointer for a later [PublishAfter].
+func Look(ctx context.Context, b bucket.Bucket) (Before, error) {
+	p, etag, err := Load(ctx, b)
 	if err != nil && !errors.Is(err, ErrNoPointer) && !errors.Is(err, ErrPointer) {
+		return Before{}, err
+	}
+	return Before{p, etag}, nil
+}
+
+// Publish is [Look] and [PublishAfter].
+func Publish(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
+	before, err := Look(ctx, b)
+	if err != nil {
 		return err
 	}
+	return PublishAfter(ctx, b, before, bundle)
+}
+
+// PublishAfter writes a sealed bundle: the blobs of its assets first, then modules,
+// index and manifest, then the script's pointer, and the pointer itself last, by
+// compare-and-swap against what it was before. To publish the same content again is
+// safe, and mends what was damaged.
+func PublishAfter(ctx context.Context, b bucket.Bucket, before Before, bundle *Bundle) error {
+	want := bundle.Pointer()
 	if err := putBlobs(ctx, b, bundle.Assets); err != nil {
 		return err
 	}
@@ -113,10 +133,10 @@ func Publish(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
 	if err := put(ctx, b, ScriptKey(want.ScriptName), body); err != nil {
 		return err
 	}
-	if old == want {
+	if before.pointer == want {
 		return nil
 	}
-	return swap(ctx, b, etag, body, want)
+	return swap(ctx, b, before.etag, body, want)
 }
 
 // swap moves the pointer. A try that is refused or whose answer is lost is settled

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -53,7 +54,17 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer) int
 	return server.ExitOK
 }
 
+// collectLater is how much the heap may grow, in percent, before it is collected: a
+// deploy is over soon, and most of what it takes it needs to its end. liveMemory is
+// where that thrift with time ends.
+const (
+	collectLater = 800
+	liveMemory   = 256 << 20
+)
+
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) error {
+	debug.SetGCPercent(collectLater)
+	debug.SetMemoryLimit(liveMemory)
 	f, err := parseFlags(args)
 	if err != nil {
 		return err
@@ -116,7 +127,7 @@ func Deploy(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("read the configuration: %w", err)
 	}
-	built, b, err := prepare(ctx, p, o)
+	built, t, err := prepare(ctx, p, o)
 	if err != nil {
 		return Result{}, err
 	}
@@ -129,19 +140,29 @@ func Deploy(ctx context.Context, o Options) (Result, error) {
 		o.Say("%s version %s would be published (dry run)", r.Worker, r.Version)
 		return r, nil
 	}
-	if err := layout.Publish(ctx, b, built.Bundle); err != nil {
+	if err = t.unread; err == nil {
+		err = layout.PublishAfter(ctx, t.bucket, t.before, built.Bundle)
+	}
+	if err != nil {
 		return Result{}, fmt.Errorf("publish %s version %s: %w", r.Worker, r.Version, err)
 	}
 	o.Say("published %s version %s", r.Worker, r.Version)
 	return r, nil
 }
 
+// target is where a deploy goes, and what was there before.
+type target struct {
+	bucket bucket.Bucket
+	before layout.Before
+	unread error // why before is not known: worse news of the project comes first
+}
+
 // prepare builds a project and tries it, while its assets are read and the bucket
-// is opened.
-func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built, bucket.Bucket, error) {
+// is opened and looked at.
+func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built, target, error) {
 	var built *project.Built
 	var assets *project.CollectedAssets
-	var b bucket.Bucket
+	var t target
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		if assets, err = p.CollectAssets(ctx); err != nil {
@@ -155,17 +176,18 @@ func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built
 	})
 	if !o.DryRun {
 		g.Go(func() (err error) {
-			if b, err = o.Bucket(ctx); err != nil {
+			if t.bucket, err = o.Bucket(ctx); err != nil {
 				return fmt.Errorf("open the bucket: %w", err)
 			}
+			t.before, t.unread = layout.Look(ctx, t.bucket)
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, nil, err
+		return nil, target{}, err
 	}
 	if err := built.Seal(assets); err != nil {
-		return nil, nil, err
+		return nil, target{}, err
 	}
 	m := built.Bundle.Manifest
 	size := int64(0)
@@ -173,7 +195,7 @@ func prepare(ctx context.Context, p *project.Project, o Options) (*project.Built
 		size += mod.Bytes
 	}
 	o.Say("built %s: %d modules, %d bytes%s", m.ScriptName, len(m.Modules), size, assetsLine(m))
-	return built, b, nil
+	return built, t, nil
 }
 
 // try builds a project and starts the result.

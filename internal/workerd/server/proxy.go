@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 )
 
 // HealthPath is the health route of the public listener.
@@ -20,6 +21,7 @@ const HealthPath = "/.well-known/celld/health"
 // servePublic answers health and hands everything else to workerd.
 func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == HealthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		s.awaitFirst(r.Context())
 		s.serveHealth(w)
 		return
 	}
@@ -55,6 +57,25 @@ type upgradeKey struct{}
 func (u *upgrade) abort() {
 	if tcp, ok := u.conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // closing it is what matters, and that follows
+	}
+}
+
+// awaitFirst holds a question for the health while the first deployment is being
+// brought up, for a while: whoever asks is told when it serves, and need not ask
+// again and again.
+func (s *Server) awaitFirst(ctx context.Context) {
+	select {
+	case <-s.booted:
+		return
+	default:
+	}
+	t := time.NewTimer(healthHold)
+	defer t.Stop()
+	select {
+	case <-s.booted:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-s.ctx.Done():
 	}
 }
 

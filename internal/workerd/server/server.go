@@ -20,6 +20,9 @@ import (
 const (
 	// startTimeout bounds a workerd's way from its start to ready.
 	startTimeout = 60 * time.Second
+	// healthHold is how long a question for the health may wait for the first
+	// adoption. It is shorter than what anybody waits for the answer.
+	healthHold = 500 * time.Millisecond
 	// prepareRetry and prepareGiveUp: a store that does not answer at start is
 	// asked again for a while, and then the process leaves with the reason.
 	prepareRetry  = 500 * time.Millisecond
@@ -65,6 +68,8 @@ type Server struct {
 	swap   chan struct{} // held while a workerd is being brought up
 	proven chan struct{} // closed once the store is known to keep its conditions
 
+	booted chan struct{} // closed once the first look at the pointer came to something
+
 	proofNeeded chan struct{} // closed once that has to be proven
 	proofOnce   sync.Once     // closes it
 
@@ -100,7 +105,8 @@ type Options struct {
 func New(rt Runtime, o Options) *Server {
 	s := &Server{
 		o: o, rt: rt, log: o.Log, rss: o.rss, swap: make(chan struct{}, 1), proven: make(chan struct{}),
-		proofNeeded: make(chan struct{}), backends: map[*backend]struct{}{}, slots: map[int]bool{}, startedAt: time.Now(),
+		booted: make(chan struct{}), proofNeeded: make(chan struct{}),
+		backends: map[*backend]struct{}{}, slots: map[int]bool{}, startedAt: time.Now(),
 	}
 	if s.rss == nil {
 		s.rss = rss
@@ -176,7 +182,9 @@ func (s *Server) boot() {
 	} else {
 		s.work.Go(func() { s.proveStore(prove) })
 	}
-	if !s.firstAdoption() {
+	adopted := s.firstAdoption()
+	close(s.booted)
+	if !adopted {
 		return
 	}
 	s.needProof()
