@@ -30,7 +30,7 @@ $(RUNTIME): package.json package-lock.json
 	npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
 
-## build: the three programs, into bin/
+## build: the programs, into bin/
 build:
 	@mkdir -p bin
 	go build -o bin/ ./cmd/...

@@ -152,7 +152,7 @@ func (b *bench) prepare() error {
 	if !filepath.IsAbs(b.bin) {
 		b.bin = filepath.Join(b.root, b.bin)
 	}
-	for _, name := range []string{"scafo", "scafo-caddy", "celld-workerd"} {
+	for _, name := range []string{"scafo", "scafo-bucket", "scafo-caddy", "celld-workerd"} {
 		if _, err := os.Stat(filepath.Join(b.bin, name)); err != nil {
 			return fmt.Errorf("%s is missing: run `make build`", filepath.Join(b.bin, name))
 		}

@@ -1,4 +1,4 @@
-// Package server is the body of `scafo bucket`: it serves a directory as S3, on
+// Package server is the body of `scafo-bucket`: it serves a directory as S3, on
 // loopback, with versitygw's POSIX backend. It needs a process of its own: the
 // backend changes the working directory, and this package the file mode mask.
 //
