@@ -335,6 +335,54 @@ func TestDeployRun(t *testing.T) {
 	}
 }
 
+// A command that somebody kills says nothing about the project: it runs again, and
+// when it is killed each time the detail does not blame what it had printed.
+func TestAKilledDeployRunsAgain(t *testing.T) {
+	count := func(dir string) int {
+		b, err := os.ReadFile(filepath.Join(dir, "runs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(b), "run")
+	}
+	run := func(dir, body string) (retries int, r DeployResult, err error) {
+		d := Deploy{
+			Command: program(t, "echo run >> "+dir+"/runs\n"+body), Env: []string{"PATH=/usr/bin:/bin"},
+			Retrying: func(error) { retries++ },
+		}
+		r, err = d.Run(context.Background())
+		return retries, r, err
+	}
+	const good = `echo '{"version":"0123456789abcdef"}'`
+	for name, first := range map[string]string{
+		"killed":        `kill -9 $$`,
+		"a lost race":   `echo 'Error: another deploy moved the pointer first; run it again' >&2; exit 1`,
+		"a lost answer": `echo 'Error: the pointer write may have committed' >&2; exit 1`,
+	} {
+		dir := t.TempDir()
+		retries, r, err := run(dir, `if [ ! -e `+dir+`/once ]; then touch `+dir+`/once; `+first+`; fi; `+good)
+		if err != nil || r.Version != "0123456789abcdef" || retries != 1 || count(dir) != 2 {
+			t.Errorf("%s: %+v, %v, %d retries, %d runs", name, r, err, retries, count(dir))
+		}
+	}
+	dir := t.TempDir()
+	_, _, err := run(dir, `echo 'Error: src/index.ts:1:1: no' >&2; kill -9 $$`)
+	var e *scafo.Error
+	var d *DeployError
+	if !errors.As(err, &e) || !errors.As(err, &d) || e.Code != scafo.CodePublishFailed || d.Killed != "SIGKILL" ||
+		!strings.Contains(e.Detail, "SIGKILL") || strings.Contains(e.Detail, "index.ts") {
+		t.Errorf("%v", err)
+	}
+	if n := count(dir); n != deployTries {
+		t.Errorf("%d runs", n)
+	}
+	// What the project is to blame for is not tried again.
+	dir = t.TempDir()
+	if retries, _, err := run(dir, `echo 'Error: no' >&2; exit 1`); err == nil || retries != 0 || count(dir) != 1 {
+		t.Errorf("%d retries, %d runs, %v", retries, count(dir), err)
+	}
+}
+
 // A deploy that is given up leaves nothing behind, children included.
 func TestDeployIsKilledWhole(t *testing.T) {
 	dir := t.TempDir()

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scafo/scafo"
 )
 
@@ -20,6 +22,10 @@ const (
 	maxDeployOutput = 1 << 20
 	maxDeployErrors = 64 << 10
 	deployWaitDelay = 5 * time.Second
+	// deployTries is how often the command runs that ended without a word on the
+	// project; deployPause is waited before the second time, and longer each time.
+	deployTries = 3
+	deployPause = 250 * time.Millisecond
 )
 
 // Deploy runs `celld deploy`: it bundles a project, publishes it under the
@@ -35,6 +41,8 @@ type Deploy struct {
 	// called on and waits for it, on a thread that stays until then, such as one that
 	// has given up rights.
 	Confine func(run func() error) error
+	// Retrying, when set, is told why the command runs again.
+	Retrying func(error)
 }
 
 // DeployResult is what a deploy published, or would publish in a dry run.
@@ -49,12 +57,19 @@ type DeployResult struct {
 type DeployError struct {
 	Sentence string // the runtime's own words
 	ExitCode int    // -1 when it did not exit by itself
+	// Killed is the signal that ended it, sent by somebody else: the kernel when
+	// memory ran out, or a person. It says nothing about the project.
+	Killed string
 	// LostRace: another deploy moved the pointer first, and nothing was published.
 	LostRace bool
 	// MayHaveCommitted: the answer to the pointer's write was lost, so that only
 	// reading the pointer back tells.
 	MayHaveCommitted bool
 }
+
+// Again is whether the same command may well end otherwise the next time.
+// Publishing again is safe: the same content is the same version.
+func (e *DeployError) Again() bool { return e.Killed != "" || e.LostRace || e.MayHaveCommitted }
 
 func (e *DeployError) Error() string {
 	return fmt.Sprintf("deploy exited %d: %s", e.ExitCode, e.Sentence)
@@ -75,10 +90,31 @@ func (d Deploy) Args() []string {
 	return append(args, "--json")
 }
 
-// Run runs the command. When ctx ends, the command and all that it started are
-// killed. A refusal is a publish-failed whose detail is the runtime's own
-// sentence, with a *DeployError behind it.
+// Run runs the command, and again when it was killed by somebody else or asks to
+// be run again. When ctx ends, the command and all that it started are killed. A
+// refusal is a publish-failed whose detail is the runtime's own sentence, with a
+// *DeployError behind it.
 func (d Deploy) Run(ctx context.Context) (DeployResult, error) {
+	for try := 1; ; try++ {
+		r, err := d.once(ctx)
+		var e *DeployError
+		if err == nil || try == deployTries || !errors.As(err, &e) || !e.Again() {
+			return r, err
+		}
+		if d.Retrying != nil {
+			d.Retrying(err)
+		}
+		t := time.NewTimer(time.Duration(try) * deployPause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return r, deployFailure(ctx, err, "")
+		case <-t.C:
+		}
+	}
+}
+
+func (d Deploy) once(ctx context.Context) (DeployResult, error) {
 	out, errs := &head{most: maxDeployOutput}, &tail{most: maxDeployErrors}
 	cmd := exec.CommandContext(ctx, d.Command, d.Args()...) //nolint:gosec // the operator's celld.command
 	cmd.Env = d.Env
@@ -119,6 +155,12 @@ func deployFailure(ctx context.Context, err error, stderr string) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return scafo.Wrap(err, scafo.CodePublishFailed, "the deploy command could not be run")
+	}
+	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		// Whatever it had printed by then is no reason.
+		e := &DeployError{ExitCode: exit.ExitCode(), Killed: unix.SignalName(ws.Signal())}
+		e.Sentence = "the deploy command was ended from outside (" + e.Killed + "), which says nothing about the project; a machine that runs out of memory does that. Deploy again"
+		return scafo.Wrap(e, scafo.CodePublishFailed, "%s", e.Sentence)
 	}
 	e := &DeployError{Sentence: Sentence(stderr), ExitCode: exit.ExitCode()}
 	if e.Sentence == "" {

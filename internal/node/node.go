@@ -255,7 +255,7 @@ func (n *Node) assemble(ctx context.Context) error {
 			return fmt.Errorf("running applications cannot be taken over: %w", err)
 		}
 		n.supervisor, sup = s, s
-		pub = newPublisher(n.Command, n.Store, n.c.Celld.Env)
+		pub = newPublisher(n.Command, n.Store, n.c.Celld.Env, n.log)
 	}
 	rc := reconcile.Config{
 		Node: n.ID, BootID: n.bootID, CelldVersion: n.CelldVersion,

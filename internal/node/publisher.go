@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"sync"
 
@@ -18,12 +19,13 @@ type publisher struct {
 	command string // an absolute path
 	store   *Store
 	env     map[string]string // celld.env
+	log     *slog.Logger
 
 	version func(ctx context.Context) (string, error)
 }
 
-func newPublisher(command string, store *Store, env map[string]string) *publisher {
-	p := &publisher{command: command, store: store, env: env}
+func newPublisher(command string, store *Store, env map[string]string, log *slog.Logger) *publisher {
+	p := &publisher{command: command, store: store, env: env, log: log}
 	p.version = onceGood(func(ctx context.Context) (string, error) { return celld.Version(ctx, command, celld.Pairs(env)...) })
 	return p
 }
@@ -58,7 +60,12 @@ func (p *publisher) Publish(ctx context.Context, app scafo.Application, project,
 	}
 	env := celld.Env(creds, celld.EnvParams{Extra: p.env, Inherit: os.LookupEnv})
 	env = append(env, "TMPDIR="+scratch, "HOME="+scratch)
-	d := celld.Deploy{Command: p.command, Project: config, Target: p.store.Target(app.Name, app.UID), Env: env, Dir: project}
+	d := celld.Deploy{
+		Command: p.command, Project: config, Target: p.store.Target(app.Name, app.UID), Env: env, Dir: project,
+		Retrying: func(err error) {
+			p.log.Warn("the deploy command runs again", "application", app.Name, "cause", err)
+		},
+	}
 	if confine.Supported() == nil { // otherwise it was said at start-up, and by `scafo doctor`
 		rules := confine.Rules{Read: append(confine.Toolchain(p.command, env), project), Write: []string{scratch, os.DevNull}}
 		d.Confine = func(run func() error) error { return confine.Do(rules, run) }
