@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -25,7 +26,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	os.Exit(execute(ctx, os.Args[1:]))
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // usageError is a mistake on the command line.
@@ -35,16 +36,22 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-func execute(ctx context.Context, args []string) int {
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &answered{w: stdout}
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
 	var silent silentError
 	if !errors.As(err, &silent) {
-		fmt.Fprintln(os.Stderr, "scafo: "+explain(err))
+		fmt.Fprintln(stderr, "scafo: "+explain(err))
+	}
+	if wantsJSON(args) && !out.any {
+		_ = printJSON(out, failureOf(err)) // standard output may be closed
 	}
 	if isUsage(err) {
 		return exitUsage
