@@ -9,11 +9,34 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // listenerVariable tells a program that takes another one's place which file
 // descriptor is the API's listening socket.
 const listenerVariable = "SCAFO_LISTEN_FD"
+
+// routesWithin bounds how long calls wait, after a handover, for a node that knows
+// the routes. An ingress waits longer.
+const routesWithin = 2 * time.Second
+
+// awaitRoutes returns once the node can say the routes: what comes until then waits
+// in the queue of the handed-over socket, and is not refused.
+func (n *Node) awaitRoutes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, routesWithin)
+	defer cancel()
+	for {
+		changed := n.loop.RoutingChanged()
+		if _, _, ready := n.loop.RoutingBody(""); ready {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
 
 // Handover is how Run ends when the program on disk shall take this one's place:
 // the requests have ended, the runtimes and the store go on, and the listening
@@ -60,17 +83,26 @@ func InheritedListener() (net.Listener, error) {
 	return l, nil
 }
 
-// handOver ends the API's requests and the parts of the node, and nothing else.
-func (n *Node) handOver(server *http.Server, stopParts func()) (*Handover, error) {
+// leaveWithin is how long a connection that was accepted may take to bring its
+// request before the program is replaced.
+const leaveWithin = time.Second
+
+// keepSocket takes a copy of the API's listening socket, which stays open when the
+// server closes its own.
+func (n *Node) keepSocket() (*Handover, error) {
 	tcp, ok := n.Listener.(*net.TCPListener)
 	if !ok {
 		return nil, errors.New("the API does not listen on a TCP socket")
 	}
-	// A copy of the socket stays open when the server closes its own.
 	f, err := tcp.File()
 	if err != nil {
 		return nil, err
 	}
+	return &Handover{Listener: f}, nil
+}
+
+// handOver ends the API's requests and the parts of the node, and nothing else.
+func (n *Node) handOver(server *http.Server, stopParts func()) {
 	n.log.Info("handing over to the program on disk", "event", "node.handover")
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
@@ -85,5 +117,4 @@ func (n *Node) handOver(server *http.Server, stopParts func()) (*Handover, error
 	if n.peers != nil {
 		n.peers.close()
 	}
-	return &Handover{Listener: f}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -329,9 +330,11 @@ func (n *Node) durability() string {
 // serve runs the parts until ctx ends, then drains and stops them in order.
 func (n *Node) serve(ctx context.Context) error {
 	server := &http.Server{
-		Handler: n.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
+	in := newDoor(n.handler)
+	in.install(server)
 	// Polls that wait for news would hold a shutdown up.
 	server.RegisterOnShutdown(sync.OnceFunc(func() { close(n.closing) }))
 	// The parts end when this context does, which is after the drain.
@@ -353,8 +356,14 @@ func (n *Node) serve(ctx context.Context) error {
 	}
 	run("reconcile", n.loop.Run)
 	run("deploys", n.deploys.Run)
+	if n.o.Listener != nil {
+		n.awaitRoutes(ctx)
+	}
+	var handing atomic.Bool
+	served := make(chan struct{})
 	g.Go(func() error {
-		if err := server.Serve(n.Listener); !errors.Is(err, http.ErrServerClosed) {
+		defer close(served)
+		if err := server.Serve(n.Listener); !errors.Is(err, http.ErrServerClosed) && !handing.Load() {
 			return fmt.Errorf("the API: %w", err)
 		}
 		return nil
@@ -367,8 +376,13 @@ func (n *Node) serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-failed.Done():
 	case <-n.o.Handover:
-		h, err := n.handOver(server, stopParts)
+		h, err := n.keepSocket()
 		if err == nil {
+			handing.Store(true)
+			n.Listener.Close()
+			<-served // whom it has accepted the door knows now
+			in.leave(leaveWithin)
+			n.handOver(server, stopParts)
 			return errors.Join(g.Wait(), h)
 		}
 		n.log.Error("the node cannot hand over; it stops", "cause", err)
