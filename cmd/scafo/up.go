@@ -90,7 +90,7 @@ type upRun struct {
 	log      *slog.Logger
 }
 
-func (u *upRun) run(ctx context.Context) error {
+func (u *upRun) run(ctx context.Context) (err error) {
 	if u.httpPort < 1 || u.httpPort > 65535 {
 		return usagef("--http-port %d is no port", u.httpPort)
 	}
@@ -114,7 +114,17 @@ func (u *upRun) run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	if err := u.ensureFleet(ctx); err != nil {
+	store, err := u.ensureFleet(ctx)
+	if store != nil {
+		// The node ends it last of all, but it may not come to that.
+		defer func() {
+			err = errors.Join(err, store.StopEmbedded(context.WithoutCancel(ctx), context.Background()))
+		}()
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to stop
+		}
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -146,14 +156,14 @@ func (u *upRun) run(ctx context.Context) error {
 func (u *upRun) caddy() string { return filepath.Join(filepath.Dir(u.exe), "scafo-caddy") }
 
 // ensureFleet makes the fleet at the first start, and leaves the way to it in the
-// profile at each.
-func (u *upRun) ensureFleet(ctx context.Context) error {
+// profile at each. The store that it opened stays open, also after an error.
+func (u *upRun) ensureFleet(ctx context.Context) (*node.Store, error) {
 	store, err := node.OpenStore(ctx, u.c, u.exe, u.log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := store.Prove(ctx, u.log); err != nil {
-		return errors.Join(err, store.StopEmbedded(context.WithoutCancel(ctx)))
+		return store, err
 	}
 	r := registry.New(store.Bucket, registry.Options{Log: u.log, Node: u.c.Node.ID})
 	keyPath := filepath.Join(u.c.Node.State, "admin.jwk")
@@ -166,13 +176,13 @@ func (u *upRun) ensureFleet(ctx context.Context) error {
 		if m.key, _, err = keyfile.Load(keyPath); err != nil {
 			// Somebody else's fleet: its admin has the key, and their profile the way.
 			u.log.Warn("this fleet was not made by `scafo up`; the profile stays as it is", "cause", err)
-			return nil
+			return store, nil
 		}
 	}
 	if err != nil {
-		return errors.Join(err, store.StopEmbedded(context.WithoutCancel(ctx)))
+		return store, err
 	}
-	return remember(upFleet, m, u.c.Node.Advertise, u.workers())
+	return store, remember(upFleet, m, u.c.Node.Advertise, u.workers())
 }
 
 // workers is where applications answer, with <name> for the application's.

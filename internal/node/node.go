@@ -91,6 +91,10 @@ type Node struct {
 func Run(ctx context.Context, c *config.Loaded, o Options) error {
 	n := &Node{c: c, o: o, log: o.Log, ID: c.Node.ID, closing: make(chan struct{})}
 	if err := n.open(ctx); err != nil {
+		if ctx.Err() != nil { // what failed was told to
+			n.log.Info("stopped before the node answered", "cause", err)
+			err = nil
+		}
 		return errors.Join(err, n.abandon())
 	}
 	err := n.serve(ctx)
@@ -102,7 +106,7 @@ func Run(ctx context.Context, c *config.Loaded, o Options) error {
 	if n.Store != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 		defer cancel()
-		err = errors.Join(err, n.Store.StopEmbedded(stopCtx))
+		err = errors.Join(err, n.Store.StopEmbedded(stopCtx, n.hurry()))
 	}
 	return err
 }
@@ -117,7 +121,7 @@ func (n *Node) abandon() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
-	return n.Store.StopEmbedded(ctx)
+	return n.Store.StopEmbedded(ctx, n.hurry())
 }
 
 // open prepares everything that serving needs: the listener first, since a taken
@@ -391,12 +395,17 @@ func (n *Node) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
+// hurry is Options.Hurry, which never ends where there is none.
+func (n *Node) hurry() context.Context {
+	if n.o.Hurry == nil {
+		return context.Background()
+	}
+	return n.o.Hurry
+}
+
 // stop drains, while the API still answers, and ends the parts.
 func (n *Node) stop(server *http.Server, stopParts func()) {
-	ctx := n.o.Hurry
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx := n.hurry()
 	n.log.Info("stopping", "node", n.ID)
 	if err := n.loop.Drain(ctx); err != nil {
 		n.log.Error("the drain was cut short", "cause", err)

@@ -69,6 +69,9 @@ func openEmbedded(ctx context.Context, state, executable string, log *slog.Logge
 		Credentials: credentials.NewStaticCredentialsProvider(e.AccessKey, e.SecretKey, ""),
 	})
 	if err != nil {
+		if handle.Started() {
+			err = errors.Join(err, handle.Stop(context.WithoutCancel(ctx)))
+		}
 		return nil, err
 	}
 	return &Store{
@@ -146,15 +149,22 @@ func (s *Store) Release() {
 	}
 }
 
-// StopEmbedded ends the embedded store, if there is one: the last thing of all.
-func (s *Store) StopEmbedded(ctx context.Context) error {
+// StopEmbedded ends the embedded store, if there is one: the last thing of all. What
+// it acknowledged is on disk, so that it is killed once hurry has ended.
+func (s *Store) StopEmbedded(ctx, hurry context.Context) error {
+	stop, kill := func(context.Context) error { return nil }, func(context.Context) error { return nil }
 	switch {
 	case s.keeper != nil:
-		return s.keeper.Stop(ctx)
+		stop, kill = s.keeper.Stop, s.keeper.Kill
 	case s.embedded != nil:
-		return s.embedded.Stop(ctx)
+		stop, kill = s.embedded.Stop, s.embedded.Kill
 	}
-	return nil
+	s.s3.Close() // it waits for connections that are open, idle ones too
+	if hurry.Err() != nil {
+		return kill(ctx)
+	}
+	defer context.AfterFunc(hurry, func() { _ = kill(ctx) })() // stop below tells
+	return stop(ctx)
 }
 
 // Close gives the store back after a command's own use: an embedded one ends where

@@ -52,6 +52,12 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	return k.handle().Stop(ctx)
 }
 
+// Kill ends the store for good, and at once.
+func (k *Keeper) Kill(ctx context.Context) error {
+	k.Release()
+	return k.handle().Kill(ctx)
+}
+
 func (k *Keeper) handle() *Handle {
 	k.mu.Lock()
 	defer k.mu.Unlock()
