@@ -25,7 +25,7 @@ const (
 	// deployTries is how often the command runs that ended without a word on the
 	// project; deployPause is waited before the second time, and longer each time.
 	deployTries = 3
-	deployPause = 250 * time.Millisecond
+	deployPause = 100 * time.Millisecond
 )
 
 // Deploy runs `celld deploy`: it bundles a project, publishes it under the

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -33,7 +35,6 @@ type Store struct {
 
 	s3       *s3.Store
 	target   celld.Target // of the fleet's own prefix
-	region   string
 	embedded *embedded.Handle // nil where the bucket is somebody else's
 	keeper   *embedded.Keeper // nil but in a node that serves the bucket itself
 	keep     func() *embedded.Keeper
@@ -53,8 +54,8 @@ func OpenStore(ctx context.Context, c *config.Loaded, executable string, log *sl
 		return nil, err
 	}
 	return &Store{
-		Bucket: meter.New(b), Name: c.Bucket.URL, s3: b, region: c.Bucket.Region,
-		target: celld.Target{Bucket: name + "/" + prefix, Endpoint: c.Bucket.Endpoint, Region: c.Bucket.Region},
+		Bucket: meter.New(b), Name: c.Bucket.URL, s3: b,
+		target: celld.Target{Bucket: name + "/" + prefix, Endpoint: c.Bucket.Endpoint, Region: b.Region()},
 	}, nil
 }
 
@@ -75,7 +76,7 @@ func openEmbedded(ctx context.Context, state, executable string, log *slog.Logge
 		return nil, err
 	}
 	return &Store{
-		Bucket: meter.New(b), Name: "embedded", s3: b, region: e.Region, embedded: handle,
+		Bucket: meter.New(b), Name: "embedded", s3: b, embedded: handle,
 		keep:   func() *embedded.Keeper { return embedded.Keep(state, executable, o, handle) },
 		target: celld.Target{Bucket: e.Bucket + "/", Endpoint: e.URL, Region: e.Region},
 	}, nil
@@ -91,13 +92,38 @@ func (s *Store) Target(application, uid string) celld.Target {
 	return t
 }
 
-// Credentials are what the runtimes sign with.
+// Credentials are keys that are good for some minutes at least: a deploy's, which
+// shall see no more of this machine than that.
 func (s *Store) Credentials(ctx context.Context) (celld.Credentials, error) {
 	access, secret, session, _, err := s.s3.Credentials(ctx)
 	if err != nil {
 		return celld.Credentials{}, err
 	}
-	return celld.Credentials{AccessKey: access, SecretKey: secret, SessionToken: session, Region: s.region}, nil
+	return celld.Credentials{AccessKey: access, SecretKey: secret, SessionToken: session, Region: s.target.Region}, nil
+}
+
+// RuntimeCredentials are what a runtime signs with for as long as it runs: the way
+// to a role, which it fetches and renews itself, where this node was given one; keys
+// otherwise.
+func (s *Store) RuntimeCredentials(ctx context.Context) (celld.Credentials, error) {
+	source, err := s.s3.Source(ctx)
+	if err != nil {
+		return celld.Credentials{}, err
+	}
+	way := map[s3.Source]string{s3.SourceWebToken: "AWS_WEB_IDENTITY_TOKEN_FILE", s3.SourceContainer: "AWS_CONTAINER_CREDENTIALS_"}[source]
+	roles := map[string]string{}
+	led := source == s3.SourceInstance
+	for _, name := range celld.RoleVariables {
+		if v := os.Getenv(name); v != "" {
+			roles[name] = v
+			led = led || way != "" && strings.HasPrefix(name, way)
+		}
+	}
+	if !led {
+		// A role of a profile, say, which a runtime does not read.
+		return s.Credentials(ctx)
+	}
+	return celld.Credentials{Region: s.target.Region, Roles: roles}, nil
 }
 
 // Prove waits until the bucket answers, and refuses one that ignores conditions.

@@ -21,7 +21,7 @@ func (n *Node) newSupervisor() (*supervise.Supervisor, error) {
 		Node: n.ID, MachineID: n.machineID, StateDir: filepath.Join(n.c.Node.State, runtimesDir), Command: n.Command,
 		Bind: bind, Address: n.c.Node.Address, InternalHost: n.c.Node.Internal,
 		Ports:  supervise.Range{First: ports[0], Last: ports[1]},
-		Target: n.Store.Target, Credentials: n.Store.Credentials,
+		Target: n.Store.Target, Credentials: n.Store.RuntimeCredentials,
 		Env: n.c.Celld.Env, Durability: n.durability(), Log: n.log,
 	})
 }

@@ -20,6 +20,9 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
+	"github.com/aws/aws-sdk-go-v2/credentials/endpointcreds"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
@@ -38,6 +41,9 @@ const (
 	idleConnections = 64
 	idleTimeout     = 90 * time.Second
 	maxRedirects    = 3
+	// renewAhead is how long before their end credentials that expire are replaced:
+	// whoever they are passed on to has that much time left.
+	renewAhead = 5 * time.Minute
 )
 
 // defaultRegion is used with an endpoint of one's own when nothing names a
@@ -155,6 +161,7 @@ func load(ctx context.Context, c Config) (aws.Config, error) {
 		// Otherwise uploads over TLS carry trailers, which some stores refuse.
 		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
 		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired),
+		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = renewAhead }),
 	}
 	if c.Region != "" {
 		opts = append(opts, config.WithRegion(c.Region))
@@ -231,6 +238,35 @@ func (s *Store) Credentials(ctx context.Context) (accessKey, secret, session str
 		expires = c.Expires
 	}
 	return c.AccessKeyID, c.SecretAccessKey, c.SessionToken, expires, nil
+}
+
+// Source says where the credentials come from.
+type Source int
+
+// The sources. Those of a role can be fetched and renewed by every process that is
+// told of the role.
+const (
+	SourceKeys      Source = iota // keys, from wherever the chain found them
+	SourceWebToken                // a role by the token of a web identity
+	SourceContainer               // the role of a container, from its endpoint
+	SourceInstance                // the role of an instance, from its metadata service
+)
+
+// Source resolves the credentials and says where they came from.
+func (s *Store) Source(ctx context.Context) (Source, error) {
+	c, err := s.creds.Retrieve(ctx)
+	if err != nil {
+		return SourceKeys, fmt.Errorf("s3: credentials: %w", err)
+	}
+	switch c.Source {
+	case stscreds.WebIdentityProviderName:
+		return SourceWebToken, nil
+	case endpointcreds.ProviderName:
+		return SourceContainer, nil
+	case ec2rolecreds.ProviderName:
+		return SourceInstance, nil
+	}
+	return SourceKeys, nil
 }
 
 // Close closes idle connections. The store stays usable.
