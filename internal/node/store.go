@@ -34,7 +34,7 @@ type Store struct {
 	Name string
 
 	s3       *s3.Store
-	target   celld.Target // of the fleet's own prefix
+	target   celld.Target     // of the fleet's own prefix
 	embedded *embedded.Handle // nil where the bucket is somebody else's
 	keeper   *embedded.Keeper // nil but in a node that serves the bucket itself
 	keep     func() *embedded.Keeper
