@@ -120,7 +120,7 @@ const (
 	ProcessStarting ProcessState = "starting"
 	ProcessReady    ProcessState = "ready"
 	ProcessDraining ProcessState = "draining"
-	ProcessBackoff  ProcessState = "backoff" // crash-looping: waits for its next start
+	ProcessBackoff  ProcessState = "backoff" // waits for its next start: it crashed, or lost its lease
 	ProcessStopped  ProcessState = "stopped"
 )
 
@@ -143,6 +143,16 @@ type ProcessStatus struct {
 	// Refused is the newest version that this process would not take, with the
 	// runtime's own words, while it goes on with Deployment.
 	Refused *Refusal `json:"refused,omitempty"`
+}
+
+// exitFenced is the exit code of a runtime that lost its lease; an exit that nobody
+// saw counts as one.
+const exitFenced = 3
+
+// WaitsForLease is whether the next start waits until nothing can hold the last
+// process's lease any more. That is no crash.
+func (p ProcessStatus) WaitsForLease() bool {
+	return p.State == ProcessBackoff && p.LastExit != nil && p.LastExit.Signal == "" && p.LastExit.Code == exitFenced
 }
 
 // Refusal says why a runtime did not take a version.

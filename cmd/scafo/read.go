@@ -69,7 +69,9 @@ func showState(c *cobra.Command, s scafo.DaemonState) error {
 		return err
 	}
 	for _, p := range s.Processes {
-		if p.State == scafo.ProcessBackoff && len(p.LastLines) > 0 {
+		if p.WaitsForLease() {
+			fmt.Fprintf(w, "\n%s starts once the lease of its last process is over\n", p.Application)
+		} else if p.State == scafo.ProcessBackoff && len(p.LastLines) > 0 {
 			fmt.Fprintf(w, "\n%s is crash-looping; its last lines:\n", p.Application)
 			for _, l := range p.LastLines {
 				fmt.Fprintf(w, "  %s\n", printable(l))

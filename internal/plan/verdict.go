@@ -150,6 +150,8 @@ func (s Settling) judge(id string, t Truth) (scafo.DeployNode, standing) {
 		n.Detail = "the process has not said what it serves"
 	case p.State == scafo.ProcessReady:
 		n.Detail = "the process still serves " + p.Deployment
+	case p.WaitsForLease():
+		n.Detail = "the process starts once the lease of the last one is over"
 	case p.State == scafo.ProcessBackoff:
 		n.Detail = "the process crashed and waits for its next start"
 	default:

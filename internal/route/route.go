@@ -180,7 +180,7 @@ func (b *builder) candidates() []candidate {
 		for i := range n.Processes {
 			p := &n.Processes[i]
 			if p.State == scafo.ProcessBackoff && n.Live {
-				b.crashing[p.UID] = true
+				b.crashing[p.UID] = !p.WaitsForLease() || b.crashing[p.UID]
 			}
 			if p.State != scafo.ProcessReady || p.URL == "" {
 				continue
@@ -401,9 +401,12 @@ func (b *builder) reason(app *served) string {
 		}
 		return "unplaced: " + pl.Reason
 	}
+	crashing, waits := b.crashing[app.uid]
 	switch {
-	case b.crashing[app.uid]:
+	case crashing:
 		return "crash-looping"
+	case waits:
+		return "it starts once the lease of its last process is over"
 	case !slices.ContainsFunc(pl.Nodes, func(id string) bool { return b.live[id] }):
 		return "its node is gone"
 	}

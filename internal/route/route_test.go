@@ -125,6 +125,12 @@ func TestBuild(t *testing.T) {
 			w.process("shop", "a", scafo.ProcessBackoff, "")
 			w.claim("shop", "shop.example", false)
 		}, want: []string{"shop.apps.example unserved: shop, crash-looping", "shop.example unserved: shop, crash-looping"}},
+		{name: "it lost its lease", make: func(w *world) {
+			w.app("shop")
+			w.in.Placements["shop"] = scafo.Placement{UID: "u-shop", Nodes: []string{"a"}}
+			w.process("shop", "a", scafo.ProcessBackoff, "")
+			w.node("a").Processes[0].LastExit = &scafo.Exit{Code: 3}
+		}, want: []string{"shop.apps.example unserved: shop, it starts once the lease of its last process is over"}},
 		{name: "unplaced", make: func(w *world) {
 			w.app("shop")
 			w.in.Placements["shop"] = scafo.Placement{UID: "u-shop", Reason: "no node has the labels x=y"}
