@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/scafo/scafo"
 )
 
 // load asks something again and again from several sides until it is stopped, and
@@ -86,6 +88,95 @@ func copyProgram(t testing.TB, from, to string) {
 	}
 }
 
+// behindIngress puts an ingress of its own before the first machine, deploys counter and
+// chat, and opens two sockets to the chat; stillTalk sends a word through them.
+func behindIngress(t testing.TB, c *cluster) (stillTalk func(word string)) {
+	t.Helper()
+	c.http = freePort(t)
+	c.requestClient = &http.Client{Timeout: patience, Transport: &http.Transport{
+		MaxIdleConnsPerHost: 8,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if !strings.HasPrefix(address, "127.0.0.1:") {
+				address = "127.0.0.1:" + strconv.Itoa(c.http)
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	}}
+	t.Cleanup(c.requestClient.CloseIdleConnections)
+	start(t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(t, "scafo-caddy"), "run", "--node", "http://"+c.machines[0].api,
+		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(c.http), "--http-only", "--state", filepath.Join(c.state, "ingress"))
+	for _, application := range []string{"counter", "chat"} {
+		c.must("deploy", c.example(application))
+		eventually(t, application+" answers", func() error {
+			status, body, err := c.get("http://" + application + ".apps.test")
+			if err != nil || status != http.StatusOK {
+				return fmt.Errorf("%d %q %v", status, body, err)
+			}
+			return nil
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	dial := func() *websocket.Conn {
+		w, _, err := websocket.Dial(ctx, "ws://chat.apps.test/ws/lobby?name=someone", &websocket.DialOptions{HTTPClient: c.requestClient})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { w.CloseNow() })
+		return w
+	}
+	from, to := dial(), dial()
+	return func(word string) {
+		t.Helper()
+		if err := from.Write(ctx, websocket.MessageText, []byte(word)); err != nil {
+			t.Fatalf("an open socket: %v", err)
+		}
+		for {
+			_, msg, err := to.Read(ctx)
+			if err != nil {
+				t.Fatalf("an open socket: %v", err)
+			}
+			if bytes.Contains(msg, []byte(word)) {
+				return
+			}
+		}
+	}
+}
+
+// A node that is killed is missed by nobody: what runs goes on, and the next daemon
+// finds it.
+func TestAKilledNodeDropsNothing(t *testing.T) {
+	c := newCluster(t, 1)
+	m := c.machines[0]
+	stillTalk := behindIngress(t, c)
+	before, err := c.process("counter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	visitors := startLoad(t, "the ingress", 3, func(context.Context) error {
+		status, body, err := c.get("http://counter.apps.test")
+		if err != nil || status != http.StatusOK {
+			return fmt.Errorf("%d %q %v", status, body, err)
+		}
+		return nil
+	})
+	stillTalk("before")
+	m.kill(t)
+	time.Sleep(3 * time.Second) // three polls of the ingress find nobody
+	stillTalk("without a node")
+	c.run(m)
+	after, err := c.process("counter")
+	if err != nil || after.PID != before.PID || after.Restarts != 0 || after.State != scafo.ProcessReady {
+		t.Errorf("the runtime: %+v, then %+v, %v", before, after, err)
+	}
+	time.Sleep(2 * time.Second) // and two polls find the next one
+	stillTalk("afterwards")
+	visitors.stop(t)
+	if got, want := number(t, c.body("http://counter.apps.test")), int(visitors.asked.Load())+2; got != want {
+		t.Errorf("the count is %d, want %d", got, want)
+	}
+}
+
 // An upgrade of the daemon drops nothing: SIGHUP executes the program on disk in
 // place of the old one, while requests run through the ingress and the API, a socket
 // is open, and a deploy is under way. A program that does not start changes nothing.
@@ -106,47 +197,12 @@ func TestAnUpgradeDropsNothing(t *testing.T) {
 		})
 	}
 	said("the node answers", 1)
-	c.http = freePort(t)
-	c.requestClient = &http.Client{Timeout: patience, Transport: &http.Transport{
-		MaxIdleConnsPerHost: 8,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if !strings.HasPrefix(address, "127.0.0.1:") {
-				address = "127.0.0.1:" + strconv.Itoa(c.http)
-			}
-			return new(net.Dialer).DialContext(ctx, network, address)
-		},
-	}}
-	t.Cleanup(c.requestClient.CloseIdleConnections)
-	start(t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(t, "scafo-caddy"), "run", "--node", "http://"+m.api,
-		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(c.http), "--http-only", "--state", filepath.Join(c.state, "ingress"))
-	c.must("deploy", c.example("counter"))
-	c.must("deploy", c.example("chat"))
-	counter, chatURL := "http://counter.apps.test", "http://chat.apps.test"
-	for _, url := range []string{counter, chatURL} {
-		eventually(t, url+" answers", func() error {
-			status, body, err := c.get(url)
-			if err != nil || status != http.StatusOK {
-				return fmt.Errorf("%d %q %v", status, body, err)
-			}
-			return nil
-		})
-	}
+	stillTalk := behindIngress(t, c)
+	counter := "http://counter.apps.test"
 	before, err := c.process("counter")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	dial := func() *websocket.Conn {
-		w, _, err := websocket.Dial(ctx, "ws://chat.apps.test/ws/lobby?name=someone", &websocket.DialOptions{HTTPClient: c.requestClient})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { w.CloseNow() })
-		return w
-	}
-	from, to := dial(), dial()
-
 	visitors := startLoad(t, "the ingress", 3, func(context.Context) error {
 		status, body, err := c.get(counter)
 		if err != nil || status != http.StatusOK {
@@ -214,18 +270,7 @@ func TestAnUpgradeDropsNothing(t *testing.T) {
 	if body, err := c.ask("plain"); err != nil || body != "plain" {
 		t.Errorf("what was deployed meanwhile: %q %v", body, err)
 	}
-	if err := from.Write(ctx, websocket.MessageText, []byte("still here")); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		_, msg, err := to.Read(ctx)
-		if err != nil {
-			t.Fatalf("the open socket: %v", err)
-		}
-		if bytes.Contains(msg, []byte("still here")) {
-			break
-		}
-	}
+	stillTalk("after the upgrade")
 	time.Sleep(2 * time.Second) // the load goes on for two polls of the ingress
 	visitors.stop(t)
 	routes.stop(t)
