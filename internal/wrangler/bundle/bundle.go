@@ -41,9 +41,15 @@ type Options struct {
 	NodeCompat bool // Node's modules may be named without node:
 	// NotBelow is a directory without modules, absolute; empty for none.
 	NotBelow string
+	// Additional is a directory below which every file that the rules match goes along
+	// as a module of its own, named by its path there, also when something is bundled:
+	// what is imported by a computed name cannot be seen otherwise. Absolute, links
+	// followed; empty for none.
+	Additional string
 	// Reach decides about each file that the build is going to read, links
 	// followed; an error ends the build. It is called by several goroutines. Nil
-	// lets everything pass.
+	// lets everything pass. A file in an archive of Yarn's is named by the archive's
+	// path and its own in there.
 	Reach func(file string) error
 	// Imported is told of each import, before it is resolved, by several
 	// goroutines. Nil is told nothing.
@@ -79,7 +85,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Run makes the modules.
 func Run(ctx context.Context, o Options) (*Result, error) {
-	b := &bundler{o: o}
+	b := &bundler{o: o, main: MainModule}
 	var err error
 	if b.rules, err = wrangler.NewMatcher(o.Rules); err != nil {
 		return nil, err
@@ -100,9 +106,12 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 // bundler builds one project's modules.
 type bundler struct {
 	o        Options
+	main     string // what the main module is called
 	rules    wrangler.Matcher
 	warnings []string
 	extra    extraModules
+	// additional are names of modules by file, settled before the build starts.
+	additional map[string]string
 }
 
 func (b *bundler) options() api.BuildOptions {
@@ -112,7 +121,7 @@ func (b *bundler) options() api.BuildOptions {
 	}
 	maps.Copy(define, b.o.Define)
 	return api.BuildOptions{
-		EntryPoints: []string{b.o.Entry}, AbsWorkingDir: b.o.Dir, Outfile: filepath.Join(b.o.Dir, MainModule),
+		EntryPoints: []string{b.o.Entry}, AbsWorkingDir: b.o.Dir, Outfile: filepath.Join(b.o.Dir, b.main),
 		Bundle: true, Format: api.FormatESModule, Target: api.ES2024, Platform: api.PlatformBrowser,
 		Conditions: []string{"workerd", "worker", "browser"},
 		External:   []string{"cloudflare:*"},
@@ -162,27 +171,59 @@ func (b *bundler) run(ctx context.Context, o api.BuildOptions) (api.BuildResult,
 
 // bundled makes one main module of all that the entry reaches.
 func (b *bundler) bundled(ctx context.Context, out *Result) error {
+	if err := b.findAdditional(); err != nil {
+		return err
+	}
 	r, meta, err := b.run(ctx, b.options())
 	if err != nil {
 		return err
 	}
-	main := Module{Name: MainModule, Type: wrangler.ESModule}
+	main := Module{Name: b.main, Type: wrangler.ESModule}
 	for _, f := range r.OutputFiles {
 		switch filepath.Base(f.Path) {
-		case MainModule:
+		case b.main:
 			main.Body = f.Contents
-		case MainModule + ".map":
-			if out.Map, err = parseSourceMap(MainModule, f.Contents); err != nil {
+		case b.main + ".map":
+			if out.Map, err = parseSourceMap(b.main, f.Contents); err != nil {
 				return err
 			}
 		}
 	}
-	out.Main, out.Exports = MainModule, meta.Outputs[MainModule].Exports
+	out.Main, out.Exports = b.main, meta.Outputs[b.main].Exports
 	out.Modules = append(out.Modules, main)
 	for _, x := range b.extra.sorted() {
 		out.Modules = append(out.Modules, Module{Name: x.name, Type: x.kind, Body: x.body})
 	}
 	return nil
+}
+
+// findAdditional makes modules of the files that go along whether an import names
+// them or not.
+func (b *bundler) findAdditional() error {
+	if b.o.Additional == "" {
+		return nil
+	}
+	b.additional = map[string]string{}
+	found := map[string]wrangler.ModuleType{}
+	err := b.scan(b.o.Additional, found, func(file string, kind wrangler.ModuleType) error {
+		rel, err := filepath.Rel(b.o.Additional, file)
+		if err != nil || file == b.o.Entry {
+			return err
+		}
+		body, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(rel)
+		found[name] = kind
+		b.additional[file] = name
+		b.extra.add(extraModule{name: name, file: file, kind: kind, body: body})
+		return nil
+	})
+	for found[b.main] != "" {
+		b.main = "main-" + b.main
+	}
+	return err
 }
 
 // unbundled takes the modules as they are: the main one, those that it reaches

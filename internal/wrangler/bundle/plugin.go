@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,6 +102,12 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) api.OnReso
 			return external(a, builtin)
 		}
 	}
+	if strings.HasPrefix(a.Path, ".") {
+		file, _, _ := strings.Cut(a.Path, "?")
+		if name, ok := b.additional[filepath.Join(a.ResolveDir, filepath.FromSlash(file))]; ok {
+			return api.OnResolveResult{Path: "./" + name, External: true}
+		}
+	}
 	if b.o.Imported != nil {
 		b.o.Imported(a.ResolveDir, a.Path)
 	}
@@ -111,8 +116,8 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) api.OnReso
 
 // load is asked before a file is read, in whatever way an import led to it.
 func (b *bundler) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
-	real, err := filepath.EvalSymlinks(a.Path)
-	if errors.Is(err, fs.ErrNotExist) {
+	real, err := realPath(a.Path)
+	if errors.Is(err, fs.ErrNotExist) && !yarns(a.Path) {
 		// A package.json turns this file off (`"browser": {"./x": false}`): esbuild puts
 		// an empty module there.
 		return api.OnLoadResult{}, nil
@@ -128,27 +133,41 @@ func (b *bundler) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
 		rel += a.Suffix
 	}
 	kind, ok := b.rules.Match(rel)
-	if !ok || kind == wrangler.ESModule || kind == wrangler.CommonJS || a.With["type"] != "" || real == b.o.Entry {
+	if ok && kind != wrangler.ESModule && kind != wrangler.CommonJS && a.With["type"] == "" && real != b.o.Entry {
+		return b.extraModule(real, kind)
+	}
+	if !yarns(a.Path) {
 		return api.OnLoadResult{}, nil
 	}
-	return b.extraModule(real, kind)
+	// What was asked about is what is read.
+	body, err := readFile(real)
+	if err != nil {
+		return api.OnLoadResult{}, b.unreadable(real, err)
+	}
+	contents := string(body)
+	return api.OnLoadResult{Contents: &contents, Loader: api.LoaderDefault}, nil
 }
 
 // extraModule makes a module of a file. Its name has the digest of its bytes, so
 // that two files of one name do not meet.
 func (b *bundler) extraModule(file string, kind wrangler.ModuleType) (api.OnLoadResult, error) {
-	body, err := os.ReadFile(file)
+	body, err := readFile(file)
 	if err != nil {
-		var pe *fs.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return api.OnLoadResult{}, fmt.Errorf("%s: %w", b.shown(file), err)
+		return api.OnLoadResult{}, b.unreadable(file, err)
 	}
 	x := extraModule{name: digest(body)[:16] + "-" + filepath.Base(file), file: file, kind: kind, body: body}
 	b.extra.add(x)
 	stub := fmt.Sprintf("export { default } from %q;", "./"+x.name)
 	return api.OnLoadResult{Contents: &stub, Loader: api.LoaderJS, PluginData: x}, nil
+}
+
+// unreadable says of a file that it cannot be read, by the path that the user knows.
+func (b *bundler) unreadable(file string, err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Errorf("%s: %w", b.shown(file), err)
 }
 
 // external leaves a module of Node's to the runtime, which says itself when it
