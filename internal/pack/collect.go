@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/scafo/scafo/internal/wrangler"
+	"github.com/scafo/scafo/internal/wrangler/bundle"
 )
 
 // collector notes what a build reads. The bundler calls it from several goroutines.
@@ -20,6 +21,7 @@ type collector struct {
 	mu      sync.Mutex                        // guards all below
 	files   map[string]bool                   // inside the project, relative to it, with slashes
 	outside map[string]bool                   // outside, as they are shown
+	zipped  map[string]bool                   // archives of Yarn's that files were read from
 	linked  map[string]bool                   // links inside the project that imports went through
 	looked  map[string]bool                   // paths that were looked at
 	asked   map[string]bool                   // directories that the resolver looks into
@@ -28,7 +30,7 @@ type collector struct {
 
 func newCollector(root string) *collector {
 	return &collector{
-		root: root, files: map[string]bool{}, outside: map[string]bool{}, linked: map[string]bool{},
+		root: root, files: map[string]bool{}, outside: map[string]bool{}, zipped: map[string]bool{}, linked: map[string]bool{},
 		looked: map[string]bool{}, asked: map[string]bool{}, lists: map[string]map[string]fs.FileMode{},
 	}
 }
@@ -50,6 +52,12 @@ func (k *collector) reach(file string) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if archive, _, ok := bundle.InArchive(file); ok {
+		if info, err := os.Stat(archive); err == nil && info.Mode().IsRegular() {
+			k.zipped[filepath.Base(archive)] = true
+			return nil
+		}
+	}
 	if inside {
 		k.files[shown] = true
 	} else {

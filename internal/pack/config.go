@@ -18,6 +18,9 @@ type config struct {
 	notes []string
 	// bundlerKeys are the bundler options that it uses.
 	bundlerKeys []string
+	// additional: modules that no import names go along, from below baseDir.
+	additional  bool
+	baseDir     *wrangler.Value
 	build       *wrangler.Value
 	secrets     *wrangler.Value
 	alias       *wrangler.Value
@@ -224,12 +227,10 @@ func (c *config) takeBundlerKey(m *wrangler.Member) error {
 		if b := c.doc.Field("no_bundle"); b != nil && b.Kind == 't' {
 			return nil // the same there
 		}
-		return m.Errorf("unsupported key %q: modules that no import names go along when nothing is bundled: set no_bundle", m.Name)
+		c.additional = true
 	case "base_dir":
-		if b := c.doc.Field("no_bundle"); b == nil || b.Kind != 't' {
-			return nil // a bundle has no such directory
-		}
-		return m.Errorf("unsupported key %q: modules lie beside main or below it", m.Name)
+		c.baseDir = m.Value
+		return nil // without additional modules a bundle has no such directory
 	case "alias":
 		c.alias = m.Value
 	case "jsx_factory":

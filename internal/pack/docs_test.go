@@ -31,7 +31,7 @@ func keyTable() string {
 	b.WriteString("| keys | |\n| --- | --- |\n")
 	fmt.Fprintf(&b, "| %s | sent; whether a runtime serves it is its own word |\n", of(taken))
 	fmt.Fprintf(&b, "| %s | applied here |\n", of(handled))
-	fmt.Fprintf(&b, "| %s | applied here, by bundling here (`base_dir` with `no_bundle` and `find_additional_modules` without it are refused) |\n", of(bundler))
+	fmt.Fprintf(&b, "| %s | applied here, by bundling here (`base_dir` with `no_bundle` must be main's directory) |\n", of(bundler))
 	fmt.Fprintf(&b, "| %s | only mean something at Cloudflare: left out, with one line; for routes it names the `scafo domains add` that does it |\n", of(cloudflare))
 	fmt.Fprintf(&b, "| %s | left out without a word |\n", of(noise))
 	for _, n := range names {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -259,6 +260,8 @@ func (c *config) bundledHere(k *collector, extends string, noBundle bool) string
 		return "it sets " + strings.Join(c.bundlerKeys, ", ")
 	case k.files[configNames[0]] || k.files[configNames[1]]:
 		return "it imports its own configuration, which is sent in another form"
+	case len(k.zipped) > 0:
+		return "it imports out of " + first(k.zipped) + ", an archive of Yarn's"
 	case len(k.outside) > 0:
 		return "it imports " + first(k.outside) + ", which lies outside the folder"
 	case len(k.linked) > 0:
@@ -296,6 +299,17 @@ func (c *config) bundling(entry string, k *collector) (bundle.Options, error) {
 	if err != nil {
 		return o, err
 	}
+	if c.additional && !o.NoBundle || c.baseDir != nil && o.NoBundle {
+		root, err := c.moduleRoot(entry)
+		switch {
+		case err != nil:
+			return o, err
+		case !o.NoBundle:
+			o.Additional = root
+		case root != filepath.Dir(entry):
+			return o, c.baseDir.Errorf("unsupported key %q: without bundling, modules lie beside main or below it", "base_dir")
+		}
+	}
 	if c.alias != nil {
 		if o.Alias, err = texts("alias", c.alias); err != nil {
 			return o, err
@@ -317,6 +331,31 @@ func (c *config) bundling(entry string, k *collector) (bundle.Options, error) {
 		o.TSConfig = filepath.Join(c.base, filepath.FromSlash(o.TSConfig))
 	}
 	return o, nil
+}
+
+// moduleRoot is the directory whose modules go along: base_dir, or main's.
+func (c *config) moduleRoot(entry string) (string, error) {
+	if c.baseDir == nil {
+		return filepath.Dir(entry), nil
+	}
+	rel, err := c.baseDir.Text("base_dir")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.FromSlash(rel)
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(c.base, dir)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		if info, serr := os.Stat(real); serr != nil || !info.IsDir() {
+			err = fs.ErrNotExist
+		}
+	}
+	if err != nil {
+		return "", c.baseDir.Errorf("base_dir %q is no directory", rel)
+	}
+	return real, nil
 }
 
 // texts reads an object of strings.
