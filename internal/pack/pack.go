@@ -284,10 +284,14 @@ func (c *config) bundling(entry string, k *collector) (bundle.Options, error) {
 	read("no_bundle", func(v *wrangler.Value) { o.NoBundle, err = v.Bool("no_bundle") })
 	read("rules", func(v *wrangler.Value) { o.Rules, err = wrangler.ReadRules(v) })
 	read("define", func(v *wrangler.Value) { o.Define, err = texts("define", v) })
+	var flags []string
 	read("compatibility_flags", func(v *wrangler.Value) {
-		var flags []string
 		flags, err = v.Texts("compatibility_flags")
-		o.NodeCompat = slices.Contains(flags, "nodejs_compat") || slices.Contains(flags, "nodejs_compat_v2")
+	})
+	read("compatibility_date", func(v *wrangler.Value) {
+		var date string
+		date, err = v.Text("compatibility_date")
+		o.NodeCompat = wrangler.NodeCompat(date, flags)
 	})
 	read("assets", func(v *wrangler.Value) {
 		if d := v.Field("directory"); d != nil {

@@ -71,3 +71,18 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+func TestNodeCompat(t *testing.T) {
+	for _, c := range []struct {
+		date  string
+		flags []string
+		want  bool
+	}{
+		{"2026-08-03", nil, false}, {"2026-08-04", nil, true}, {"2027-01-01", []string{"no_nodejs_compat"}, false},
+		{"2024-01-01", []string{"x", "nodejs_compat"}, true}, {"2024-01-01", []string{"nodejs_compat_v2"}, true},
+	} {
+		if got := NodeCompat(c.date, c.flags); got != c.want {
+			t.Errorf("%s %v: %v", c.date, c.flags, got)
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
@@ -123,7 +122,7 @@ func (p *Project) bundling(entry string) bundle.Options {
 	c := &p.Config
 	o := bundle.Options{
 		Dir: p.Dir, Entry: entry, Define: c.Define, Rules: c.Rules, NoBundle: c.NoBundle,
-		NodeCompat: slices.ContainsFunc(c.CompatibilityFlags, func(f string) bool { return f == "nodejs_compat" || f == "nodejs_compat_v2" }),
+		NodeCompat: wrangler.NodeCompat(c.CompatibilityDate, c.CompatibilityFlags),
 		Reach: func(file string) error {
 			_, err := p.inside(file)
 			return err

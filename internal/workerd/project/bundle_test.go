@@ -119,13 +119,15 @@ func TestNodeModulesAreLeftToTheRuntime(t *testing.T) {
 		"node_modules/buffer/b.js":            "export const Buffer = 'polyfill';",
 		"node_modules/unrelated/package.json": `{}`,
 	}
-	code := string(mustBuild(t, with("", files)).Bundle.Contents["index.js"])
+	code := string(mustBuild(t, with(`"compatibility_flags": ["no_nodejs_compat"]`, files)).Bundle.Contents["index.js"])
 	if !strings.Contains(code, `from "node:path"`) || !strings.Contains(code, `from "node:util"`) || !strings.Contains(code, "polyfill") {
 		t.Errorf("without nodejs_compat:\n%s", code)
 	}
-	code = string(mustBuild(t, with(`"compatibility_flags": ["nodejs_compat"]`, files)).Bundle.Contents["index.js"])
-	if !strings.Contains(code, `from "node:buffer"`) || strings.Contains(code, "polyfill") {
-		t.Errorf("with nodejs_compat:\n%s", code)
+	for _, flags := range []string{`"compatibility_flags": ["nodejs_compat"]`, ``} { // the date brings it
+		code = string(mustBuild(t, with(flags, files)).Bundle.Contents["index.js"])
+		if !strings.Contains(code, `from "node:buffer"`) || strings.Contains(code, "polyfill") {
+			t.Errorf("with nodejs_compat:\n%s", code)
+		}
 	}
 }
 
