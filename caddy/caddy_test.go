@@ -157,6 +157,9 @@ func upstream(t *testing.T, h http.HandlerFunc) string {
 
 func TestTheDocumentDecidesWhoAnswers(t *testing.T) {
 	shop := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/untyped" {
+			w.Header()["Content-Type"] = nil
+		}
 		fmt.Fprintf(w, "shop host=%s xfh=%s xfp=%s xff=%s fwd=%s", r.Host, r.Header.Get("X-Forwarded-Host"), r.Header.Get("X-Forwarded-Proto"), r.Header.Get("X-Forwarded-For"), r.Header.Get("Forwarded"))
 	})
 	api := upstream(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "api") })
@@ -172,6 +175,9 @@ func TestTheDocumentDecidesWhoAnswers(t *testing.T) {
 	got := text(t, ask("Shop.Example:8080", "/", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "gopher", "X-Forwarded-For", "6.6.6.6", "Forwarded", "for=6.6.6.6"))
 	if want := "shop host=Shop.Example:8080 xfh=Shop.Example:8080 xfp=http xff=127.0.0.1 fwd="; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if res := ask("shop.example", "/untyped"); res.StatusCode != 200 || res.Header.Values("Content-Type") != nil {
+		t.Errorf("an answer without a type got one: %d %v", res.StatusCode, res.Header)
 	}
 	if got := text(t, ask("any.shop.example", "/")); !strings.HasPrefix(got, "shop ") {
 		t.Errorf("a single label under a wildcard: %s", got)

@@ -71,6 +71,8 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	// The other forwarding headers are overwritten by the proxy; this one it would
 	// pass on as the visitor wrote it (RFC 7239).
 	r.Header.Del("Forwarded")
+	// An answer without a type has none: net/http would guess one.
+	w.Header()["Content-Type"] = nil
 	caddyhttp.SetVar(r.Context(), routeVar, &attempt{entry: e, began: time.Now()})
 	return next.ServeHTTP(w, r)
 }

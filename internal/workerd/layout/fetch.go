@@ -10,6 +10,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -201,12 +203,16 @@ func (d *Deployment) asset(ctx context.Context, b bucket.Bucket, a Asset, cache 
 		if err != nil {
 			return err
 		}
-		return root.WriteFile(name, body, 0o600)
+		if err := root.WriteFile(name, body, 0o600); err != nil {
+			return err
+		}
+		return root.Chtimes(name, a.time(), a.time())
 	}
 	cached := filepath.Join(cache, a.SHA256)
 	// A cached file is complete, since it got its name when it was; its size is
 	// looked at for disks that lost its end with the power.
-	if info, err := os.Stat(cached); err != nil || info.Size() != a.Bytes {
+	info, err := os.Stat(cached)
+	if err != nil || info.Size() != a.Bytes {
 		body, err := get(ctx, b, BlobKey(a.SHA256), a.SHA256, a.Bytes)
 		if err != nil {
 			return err
@@ -215,11 +221,36 @@ func (d *Deployment) asset(ctx context.Context, b bucket.Bucket, a Asset, cache 
 			return err
 		}
 	}
+	if info == nil || !info.ModTime().Equal(a.time()) {
+		if err := os.Chtimes(cached, a.time(), a.time()); err != nil {
+			return err
+		}
+	}
 	if err := os.Link(cached, filepath.Join(d.Dir, name)); err == nil {
 		return nil
 	}
 	// Another file system, or too many links: copy.
-	return copyFile(cached, name, root)
+	if err := copyFile(cached, name, root); err != nil {
+		return err
+	}
+	return root.Chtimes(name, a.time(), a.time())
+}
+
+// The range of the times that files of assets get, in nanoseconds: 2001 to 2033.
+const (
+	firstTime = 1e18
+	times     = 1e18
+)
+
+// time is when an asset's file is said to be changed. The runtime makes its ETag of
+// that and of the size, so it follows from the content: every node and every deploy
+// gives the same content the same ETag, and other content another one.
+func (a Asset) time() time.Time {
+	sum, err := strconv.ParseUint(a.SHA256[:16], 16, 64)
+	if err != nil {
+		sum = 0 // it was checked to be a digest
+	}
+	return time.Unix(0, firstTime+int64(sum%times))
 }
 
 // writeWhole writes a file that appears under its name only when it is complete.

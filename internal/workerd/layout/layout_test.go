@@ -2,6 +2,8 @@ package layout_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/fault"
@@ -121,6 +124,18 @@ func TestPublishAndFetch(t *testing.T) {
 			if got := contents(t, d); !maps.Equal(got, files) {
 				t.Errorf("fetched %q, want %q", got, files)
 			}
+			// The runtime's ETags are made of these: the same content has the same on every
+			// node, other content another one.
+			at := func(name string) time.Time {
+				info, err := os.Stat(filepath.Join(d.Dir, "assets", name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return info.ModTime()
+			}
+			if got, want := at("index.html").UTC().Format(time.RFC3339Nano), timeOf(t, "<p>"); got != want || at("same.html") != at("index.html") || at("css/a b.css") == at("index.html") {
+				t.Errorf("times %s, want %s, %v, %v", got, want, at("same.html"), at("css/a b.css"))
+			}
 			if d.Version != v || d.Main != "index.js" || string(d.Vars["A"]) != `"x"` || d.Assets.Files != 3 || d.Assets.Bytes != 9 {
 				t.Errorf("manifest %+v", d.Manifest)
 			}
@@ -129,6 +144,14 @@ func TestPublishAndFetch(t *testing.T) {
 			}
 		}
 	}
+}
+
+// timeOf is the time that an asset of this content gets: 2001 and as many nanoseconds
+// as the first 64 bits of its digest say, less whole runs of 1e18.
+func timeOf(t *testing.T, body string) string {
+	t.Helper()
+	sum := sha256.Sum256([]byte(body))
+	return time.Unix(1_000_000_000, 0).Add(time.Duration(binary.BigEndian.Uint64(sum[:8]) % 1_000_000_000_000_000_000)).UTC().Format(time.RFC3339Nano)
 }
 
 func TestCachedAssetsCostNoRequest(t *testing.T) {

@@ -45,6 +45,8 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		r, done = b.waiting(r)
 		defer done()
 	}
+	// An answer without a type has none: net/http would guess one.
+	w.Header()["Content-Type"] = nil
 	b.proxy.ServeHTTP(w, r)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,28 @@ func TestFailuresOfWorkerdAre503(t *testing.T) {
 			t.Errorf("a cut answer looks whole: %d %q", r.status, r.body)
 		}
 		w.wantVersion("v1")
+	})
+}
+
+// A Worker that names no type of its answer sent none.
+func TestNoTypeIsGuessed(t *testing.T) {
+	rt := deployed("v1")
+	rt.handler = func(*fakeProcess) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header()["Content-Type"] = nil
+			if r.URL.Path == "/typed" {
+				w.Header().Set("Content-Type", "a/b")
+			}
+			_, _ = io.WriteString(w, "<html>")
+		})
+	}
+	withServer(t, rt, Options{}, func(w *world) {
+		for path, want := range map[string]string{"/": "", "/typed": "a/b"} {
+			r := w.get(path)
+			if got := r.header.Values("Content-Type"); r.status != 200 || strings.Join(got, "|") != want {
+				t.Errorf("%s: %d %q", path, r.status, got)
+			}
+		}
 	})
 }
 
