@@ -205,7 +205,7 @@ func TestWhatIsPacked(t *testing.T) {
 		"rules": {plain.with(project{
 			"wrangler.jsonc": settings(`"rules": [{"type": "Text", "globs": ["**/*.md"], "fallthrough": true}]`),
 			"src/a.js":       "import './x.md'; import './y.sql'; import './z.wasm?module';\n" + worker,
-			"src/x.md":       "", "src/y.sql": "", "src/z.wasm": "", "src/other.md": "",
+			"src/x.md":       "", "src/y.sql": "", "src/z.wasm": "\x00asm", "src/other.md": "",
 		}), Options{}, []string{"src/a.js", "src/x.md", "src/y.sql", "src/z.wasm", "wrangler.jsonc"}},
 		"nothing bundled": {plain.with(project{
 			"wrangler.jsonc": settings(`"rules": [{"type": "ESModule", "globs": ["late/*.mjs"]}], "assets": {"directory": "src/public"}`),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/scafo/scafo/internal/workerd/instance"
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/wrangler"
 )
 
 // Timeout is how long a Worker may take to start.
@@ -78,10 +79,13 @@ func Run(ctx context.Context, workerd string, b *layout.Bundle) (warnings []stri
 
 // hint adds what to do where the runtime only says what is wrong.
 func hint(m *layout.Manifest, sentence string) string {
-	if strings.Contains(sentence, `No such module "node:`) && !slices.Contains(m.CompatibilityFlags, "nodejs_compat") {
-		return sentence + "\nadd \"nodejs_compat\" to compatibility_flags for the modules of Node"
+	if !strings.Contains(sentence, `No such module "node:`) || wrangler.NodeCompat(m.CompatibilityDate, m.CompatibilityFlags) {
+		return sentence
 	}
-	return sentence
+	if slices.Contains(m.CompatibilityFlags, "no_nodejs_compat") {
+		return sentence + "\ncompatibility_flags has \"no_nodejs_compat\", which takes the modules of Node away"
+	}
+	return sentence + "\nadd \"nodejs_compat\" to compatibility_flags for the modules of Node"
 }
 
 var errTimeout = errors.New("the trial took too long")

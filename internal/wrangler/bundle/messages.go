@@ -3,6 +3,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ func (b *bundler) failed(errs []api.Message) error {
 		if i < maxErrors {
 			out = append(out, errors.New(b.message(e)))
 		}
-		if name, ok := unresolvedPackage(e.Text); ok && !slices.Contains(missing, name) {
+		if name, ok := unresolvedPackage(e.Text); ok && whyUnresolved(e) == "" && !slices.Contains(missing, name) {
 			missing = append(missing, name)
 		}
 	}
@@ -34,9 +35,9 @@ func (b *bundler) failed(errs []api.Message) error {
 	switch len(missing) {
 	case 0:
 	case 1:
-		out = append(out, fmt.Errorf("is the package %q installed? run npm install in the project before you deploy", missing[0]))
+		out = append(out, fmt.Errorf("is the package %q installed? run %s in the project before you deploy", missing[0], b.installer()))
 	default:
-		out = append(out, fmt.Errorf("are these packages installed: %s? run npm install in the project before you deploy", strings.Join(missing, ", ")))
+		out = append(out, fmt.Errorf("are these packages installed: %s? run %s in the project before you deploy", strings.Join(missing, ", "), b.installer()))
 	}
 	return &Error{errors.Join(out...)}
 }
@@ -64,6 +65,9 @@ func (b *bundler) message(m api.Message) string {
 	if name, ok := unresolved(m.Text); ok && strings.Contains(name, ":") {
 		s += fmt.Sprintf("\n  %s is a module of a build tool: build the project first", name)
 	}
+	if why := whyUnresolved(m); why != "" {
+		s += "\n  " + why
+	}
 	if ending, ok := unknownEnding(m.Text); ok {
 		s += fmt.Sprintf("\n  a rule loads it as a module: \"rules\": [{\"type\": \"Data\", \"globs\": [\"**/*%s\"], \"fallthrough\": true}]", ending)
 	}
@@ -83,6 +87,44 @@ func outside(name string, err error) error {
 		return fmt.Errorf("%s lies outside the project: bring it inside, or bundle before you deploy", name)
 	}
 	return err
+}
+
+// whyUnresolved says why an import leads nowhere though the package may be there;
+// empty where the bundler does not tell.
+func whyUnresolved(m api.Message) string {
+	name, ok := unresolvedPackage(m.Text)
+	if !ok {
+		return ""
+	}
+	for _, n := range m.Notes {
+		switch {
+		case strings.Contains(n.Text, "exported by package") && n.Location != nil:
+			return fmt.Sprintf("the package %s is there, and its \"exports\" (%s:%d) have no such path for a Worker", name, n.Location.File, n.Location.Line)
+		case strings.Contains(n.Text, "Plug'n'Play"):
+			return fmt.Sprintf("Yarn's Plug'n'Play allows only what package.json lists: run yarn add %s", name)
+		}
+	}
+	return ""
+}
+
+// installers are the programs that install a project's packages, by their lock file.
+var installers = []struct{ lock, command string }{
+	{"package-lock.json", "npm install"}, {"pnpm-lock.yaml", "pnpm install"}, {"yarn.lock", "yarn install"}, {"bun.lock", "bun install"}, {"bun.lockb", "bun install"},
+}
+
+// installer is the command that installs the packages of this project: the one whose
+// lock file is nearest above it.
+func (b *bundler) installer() string {
+	for dir := b.o.Dir; ; dir = filepath.Dir(dir) {
+		for _, i := range installers {
+			if _, err := os.Stat(filepath.Join(dir, i.lock)); err == nil {
+				return i.command
+			}
+		}
+		if dir == filepath.Dir(dir) {
+			return installers[0].command
+		}
+	}
 }
 
 // unresolvedPackage is the package that a message says cannot be found.

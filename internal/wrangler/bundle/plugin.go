@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -148,12 +149,18 @@ func (b *bundler) load(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	return api.OnLoadResult{Contents: &contents, Loader: api.LoaderDefault}, nil
 }
 
+// wasmMagic is how every WebAssembly module begins.
+var wasmMagic = []byte("\x00asm")
+
 // extraModule makes a module of a file. Its name has the digest of its bytes, so
 // that two files of one name do not meet.
 func (b *bundler) extraModule(file string, kind wrangler.ModuleType) (api.OnLoadResult, error) {
 	body, err := readFile(file)
 	if err != nil {
 		return api.OnLoadResult{}, b.unreadable(file, err)
+	}
+	if kind == wrangler.CompiledWasm && !bytes.HasPrefix(body, wasmMagic) {
+		return api.OnLoadResult{}, fmt.Errorf("%s is no WebAssembly: it does not begin as one", b.shown(file))
 	}
 	x := extraModule{name: digest(body)[:16] + "-" + filepath.Base(file), file: file, kind: kind, body: body}
 	b.extra.add(x)
