@@ -133,6 +133,25 @@ export default { async fetch(req: Request): Promise<Response> {
 		bare:   map[string]string{"a.js": "export default { fetch() { return new Response('b'); } };"},
 		asks:   []ask{{path: "/", status: 200, part: "b"}},
 	},
+	"caches": {
+		config: `, "main": "a.js"`,
+		// A bare workerd has no cache; what it would answer is what the standard says.
+		bare: map[string]string{"a.js": `export default { fetch() { return new Response(JSON.stringify({"miss":true,"hit":"v1","type":"a/b","status":200,"again":"v2","named":"n","other":true,"https":true,"private":true,"part":"bcd","partial":206,"deleted":true,"gone":true,"twice":false,"missing":404})); } };`},
+		files: map[string]string{"a.js": `export default { async fetch() {
+  const c = caches.default, key = "http://example.com/a?b=1", keep = { headers: { "Cache-Control": "max-age=60", "Content-Type": "a/b", "X-Y": "z" } };
+  const out = { miss: (await c.match(key)) === undefined };
+  await c.put(key, new Response("v1", keep));
+  const hit = await c.match(key); out.hit = await hit.text(); out.type = hit.headers.get("Content-Type"); out.status = hit.status;
+  await c.put(key, new Response(new Response("v2").body, keep)); out.again = await (await c.match(new Request(key))).text();
+  const named = await caches.open("a name"); await named.put(key, new Response("n", keep)); out.named = await (await named.match(key)).text();
+  out.other = (await named.match(key + "2")) === undefined; out.https = (await c.match(key.replace("http:", "https:"))) === undefined;
+  await c.put(key + "3", new Response("x", { headers: { "Cache-Control": "private" } })); out.private = (await c.match(key + "3")) === undefined;
+  await c.put(key + "4", new Response("abcdef", keep)); const part = await c.match(new Request(key + "4", { headers: { Range: "bytes=1-3" } })); out.part = await part.text(); out.partial = part.status;
+  out.deleted = await c.delete(key); out.gone = (await c.match(key)) === undefined; out.twice = await c.delete(key);
+  await c.put(key + "5", new Response("nope", { status: 404, headers: { "Cache-Control": "s-maxage=9, max-age=0" } })); out.missing = (await c.match(key + "5")).status;
+  return new Response(JSON.stringify(out)); } };`},
+		asks: []ask{{path: "/", status: 200, part: `"hit":"v1"`}},
+	},
 	"objects": {
 		config: `, "main": "a.js", "durable_objects": {"bindings": [{"name": "ROOM", "class_name": "Room"}]}, "migrations": [{"tag": "v1", "new_sqlite_classes": ["Room"]}]`,
 		files: map[string]string{"a.js": `import { DurableObject } from "cloudflare:workers";

@@ -53,6 +53,9 @@ func config(s *Spec, credentials string) ([]byte, error) {
 		services = append(services, object(field{"name", text(serviceDisk)},
 			field{"disk", object(field{"path", text(s.Disk)}, field{"writable", boolean(true)})}))
 	}
+	if s.Cache != nil {
+		services = append(services, s.Cache.service())
+	}
 	if s.Trial {
 		services = append(services, object(field{"name", text(serviceInternet)}, field{"network", object(field{"allow", list()})}))
 	}
@@ -98,6 +101,7 @@ func worker(s *Spec) (node, error) {
 		{"modules", list(modules...)},
 		{"compatibilityDate", text(m.CompatibilityDate)},
 		{"compatibilityFlags", texts(m.CompatibilityFlags)},
+		{"cacheApiOutbound", s.Cache.designator()},
 	}
 	bindings, err := bindings(m)
 	if err != nil {

@@ -47,6 +47,8 @@ type Spec struct {
 	// Trial starts it without cluster, network, crons and queues, its objects on a
 	// disk that goes with it: to see whether it starts.
 	Trial bool
+	// Cache is where the Worker's caches are; nil: they fail.
+	Cache *Cache
 	// ForwardedProto makes request.url follow X-Forwarded-Proto.
 	ForwardedProto bool
 	// Log gets every line of output, in order for each stream; calls for the two

@@ -64,7 +64,13 @@ func run(ctx context.Context, c Command, env Env, log *slog.Logger) error {
 	}
 	lines := newLineLog(log)
 	defer lines.close()
+	cache, err := newCacheServer(log)
+	if err != nil {
+		return fmt.Errorf("the Worker's caches: %w", err)
+	}
+	defer cache.close()
 	rt := newWorkerdRuntime(st, workerd, dir, c, env, log, lines)
+	rt.cache = cache.at
 	defer rt.close()
 	s := New(rt, Options{
 		Node: env.Node, DeployPoll: env.DeployPoll, DeployMaxAge: env.DeployMaxAge,

@@ -36,6 +36,7 @@ type workerdRuntime struct {
 	env     Env
 	log     *slog.Logger
 	lines   *lineLog
+	cache   *instance.Cache // of the Worker; set before the first start
 
 	stopTimeout time.Duration
 
@@ -183,7 +184,7 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 	}
 	spec := instance.Spec{
 		Workerd: w.workerd, Deployment: d, Run: w.dir.newRun(), Disk: disk,
-		ForwardedProto: w.c.TrustForwarded, Log: w.lines.add,
+		ForwardedProto: w.c.TrustForwarded, Log: w.lines.add, Cache: w.cache,
 	}
 	if d.Durable() {
 		if spec.Cluster, err = w.cluster(ctx); err != nil {
