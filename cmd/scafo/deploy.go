@@ -186,7 +186,7 @@ func (d *deployRun) run(ctx context.Context) error {
 		return err
 	}
 	defer artifact.Close()
-	d.progress.done(fmt.Sprintf("packed %s (%s)", count(len(d.pkg.Files), "file"), pack.Size(size)))
+	d.progress.done(fmt.Sprintf("packed %s (%s)", count(len(d.pkg.Files), "file"), pack.Size(d.pkg.Bytes)))
 	s, err := d.upload(ctx, artifact, size)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (d *deployRun) upload(ctx context.Context, artifact io.ReaderAt, size int64
 			Body: io.NewSectionReader(artifact, 0, size), Size: size, Progress: d.progress.upload,
 		})
 		if err == nil {
-			d.progress.done("uploaded")
+			d.progress.done("uploaded " + pack.Size(size))
 			return s, nil
 		}
 		if scafo.CodeOf(err) != scafo.CodeDeployOverloaded || d.f.noWait || time.Since(start) > overloadPatience {

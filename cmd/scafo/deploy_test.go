@@ -22,6 +22,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/artifact"
+	"github.com/scafo/scafo/internal/pack"
 	"github.com/scafo/scafo/internal/problem"
 	"github.com/scafo/scafo/internal/profile"
 	"github.com/scafo/scafo/internal/token"
@@ -42,6 +43,8 @@ type fakeNode struct {
 	meta    scafo.DeployMetadata // the last one's
 	files   map[string]string    // the last one's
 	asked   int
+	// received is how many bytes the last artifact had.
+	received int64
 }
 
 const fakeID = "0123456789abcdef"
@@ -107,6 +110,7 @@ func (n *fakeNode) deploy(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		n.t.Error(err)
 	}
+	n.received = int64(len(body))
 	dir := n.t.TempDir()
 	if _, err := artifact.Unpack(r.Context(), bytes.NewReader(body), dir, artifact.Limits{Bytes: 1 << 20, Entries: 100}); err != nil {
 		n.t.Error(err)
@@ -233,11 +237,14 @@ func TestDeployToTheAddress(t *testing.T) {
 		t.Errorf("standard output is %q", out)
 	}
 	lines := strings.Split(strings.TrimSpace(errs), "\n")
-	if len(lines) != 5 || !strings.HasPrefix(lines[1], "packed 2 files (") {
-		t.Fatalf("standard error is %q", errs)
+	var unpacked int64
+	for _, body := range n.files {
+		unpacked += int64(len(body))
 	}
-	lines[1] = "packed"
-	if want := []string{"left out, since it only means something at Cloudflare: observability", "packed", "uploaded", "published 3f9c…", "ready on laptop"}; !reflect.DeepEqual(lines, want) {
+	if want := []string{
+		"left out, since it only means something at Cloudflare: observability", "packed 2 files (" + pack.Size(unpacked) + ")",
+		"uploaded " + pack.Size(n.received), "published 3f9c…", "ready on laptop",
+	}; !reflect.DeepEqual(lines, want) {
 		t.Errorf("standard error is %q", lines)
 	}
 	if looks() != 3 {
@@ -302,6 +309,35 @@ func TestDeployIsRefused(t *testing.T) {
 		if scafo.CodeOf(err) != code || explain(err) != "because ("+string(code)+")" || out != "" || len(n.names) != 1 {
 			t.Errorf("%s: got %v, output %q, %d calls", code, err, out, len(n.names))
 		}
+	}
+}
+
+// What is wrong with a project is said before any node is asked anything.
+func TestNothingIsSentOfABrokenProject(t *testing.T) {
+	const good = "export default { fetch() { return new Response('hi') } }"
+	for name, c := range map[string]struct{ config, source, want string }{
+		"a syntax error": {``, "export default {\n  fetch() { return new Response('x' }\n}", "a.js:2:37: Expected \")\" but found \"}\""},
+		"a service":      {`, "ai": {"binding": "AI"}`, good, `wrangler.jsonc:1:71: unsupported key "ai"`},
+		"a typing error": {`, "var": {}, "vars": {}`, good, `wrangler.jsonc:1:71: unknown key "var": did you mean "vars"?`},
+		"a secret":       {``, "import e from './.env.json';\nconsole.log(e);\n" + good, "a.js:1:15: .env.json holds secrets and is not sent"},
+		"a build":        {`, "build": {"command": "echo to the terminal; exit 4"}`, good, `the build "echo to the terminal; exit 4" ended with exit status 4`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFakeNode(t)
+			dir := folder(t, map[string]string{
+				"wrangler.jsonc": `{"name": "hello", "main": "a.js", "compatibility_date": "2026-11-01"` + c.config + `}`, "a.js": c.source, ".env.json": `{"KEY": "s3cret"}`,
+			})
+			out, errs, err := scafoFor(t, profile.Fleet{Nodes: []string{n.URL}}, "deploy", dir)
+			if err == nil || !strings.Contains(err.Error(), c.want) || out != "" || strings.Contains(errs+err.Error(), "s3cret") {
+				t.Errorf("got %v, output %q %q", err, out, errs)
+			}
+			if len(n.tokens) > 0 {
+				t.Errorf("the node was asked %d times", len(n.tokens))
+			}
+			if name == "a build" && errs != "to the terminal\n" {
+				t.Errorf("standard error is %q", errs)
+			}
+		})
 	}
 }
 
