@@ -252,6 +252,18 @@ func (v *Value) Bool(what string) (bool, error) {
 	return false, v.Errorf("%s is %s, want true or false", what, v.KindName())
 }
 
+// Number is a whole number from least to most.
+func (v *Value) Number(what string, least, most int64) (int64, error) {
+	n, err := strconv.ParseInt(string(v.Raw), 10, 64)
+	switch {
+	case v.Kind != '0':
+		return 0, v.Errorf("%s is %s, want a number", what, v.KindName())
+	case err != nil || n < least || n > most:
+		return 0, v.Errorf("%s is %s, want a whole number from %d to %d", what, v.Raw, least, most)
+	}
+	return n, nil
+}
+
 // Into makes a member's handler that stores a string.
 func Into(what string, to *string) func(*Value) error {
 	return func(v *Value) (err error) {

@@ -29,35 +29,40 @@ const protoHeader = "X-Forwarded-Proto"
 // that the process reads its bucket credentials from.
 func config(s *Spec, credentials string) ([]byte, error) {
 	m := s.Deployment.Manifest
-	var services []node
+	var all []node
 	entry := serviceWorker
 	if m.Main != "" {
 		w, err := worker(s)
 		if err != nil {
 			return nil, err
 		}
-		services = append(services, object(field{"name", text(serviceWorker)}, field{"worker", w}))
+		all = append(all, object(field{"name", text(serviceWorker)}, field{"worker", w}))
 	}
 	if m.Assets != nil {
 		a, err := assets(s)
 		if err != nil {
 			return nil, err
 		}
-		services = append(services, object(field{"name", text(serviceAssets)}, field{"assets", a}))
+		all = append(all, object(field{"name", text(serviceAssets)}, field{"assets", a}))
 		entry = serviceAssets
 	}
-	if len(services) == 0 {
+	if len(all) == 0 {
 		return nil, fmt.Errorf("deployment %s has neither a worker nor assets", m.Version)
 	}
+	more, err := services(s)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, more...)
 	if m.Durable() {
-		services = append(services, object(field{"name", text(serviceDisk)},
+		all = append(all, object(field{"name", text(serviceDisk)},
 			field{"disk", object(field{"path", text(s.Disk)}, field{"writable", boolean(true)})}))
 	}
 	if s.Cache != nil {
 		services = append(services, s.Cache.service())
 	}
 	if s.Trial {
-		services = append(services, object(field{"name", text(serviceInternet)}, field{"network", object(field{"allow", list()})}))
+		all = append(all, object(field{"name", text(serviceInternet)}, field{"network", object(field{"allow", list()})}))
 	}
 	http := object()
 	if s.ForwardedProto {
@@ -66,7 +71,7 @@ func config(s *Spec, credentials string) ([]byte, error) {
 	socket := object(field{"name", text(socketName)}, field{"address", text("127.0.0.1:0")},
 		field{"http", http}, field{"service", text(entry)})
 	fields := []field{
-		{"services", list(services...)},
+		{"services", list(all...)},
 		{"sockets", list(socket)},
 		{"logging", object(field{"structuredLogging", boolean(true)})},
 	}
@@ -108,7 +113,12 @@ func worker(s *Spec) (node, error) {
 		return "", err
 	}
 	fields = append(fields, field{"bindings", list(bindings...)})
-	if m.Durable() {
+	engine, err := workflowsEngine(m)
+	if err != nil {
+		return "", err
+	}
+	fields = append(fields, field{"workflowsEngine", engine})
+	if len(m.Classes) > 0 {
 		classes := make([]node, len(m.Classes))
 		for i, c := range m.Classes {
 			classes[i] = object(field{"className", text(c.Name)}, field{"uniqueKey", text(c.Key)}, field{"enableSql", boolean(c.SQL)})
@@ -149,7 +159,12 @@ func bindings(m *layout.Manifest) ([]node, error) {
 		out = append(out, object(field{"name", text(m.Assets.Binding)},
 			field{"service", object(field{"name", text(serviceAssets)}, field{"entrypoint", text("AssetWorker")})}))
 	}
-	return out, nil
+	entry := serviceWorker
+	if m.Assets != nil {
+		entry = serviceAssets
+	}
+	more, err := serviceBindings(m, entry)
+	return append(out, more...), err
 }
 
 func assets(s *Spec) (node, error) {

@@ -206,6 +206,11 @@ func (i *Instance) prepare() error {
 			return err
 		}
 	}
+	if i.spec.Trial && len(d.KV) > 0 {
+		if err := os.Mkdir(i.spec.valuesDir(), 0o700); err != nil {
+			return err
+		}
+	}
 	if i.spec.clustered() {
 		if err := i.SetCredentials(i.spec.Cluster.Credentials); err != nil {
 			return err

@@ -27,9 +27,12 @@ type Rollout struct {
 	Percent int `json:"percent"`
 }
 
-// ManifestVersion is the format of manifests that this package writes. It reads
-// no newer one.
-const ManifestVersion = 1
+// The formats of manifests. A manifest says the oldest one that has all it needs;
+// one that is newer than ManifestVersion is not read.
+const (
+	ManifestVersion = 2
+	plainManifest   = 1 // without services
+)
 
 // Manifest says what a deployment is made of. Its version is a digest of its
 // bytes, which hold the digests of everything else: a deployment that was changed
@@ -47,11 +50,21 @@ type Manifest struct {
 	DurableObjects     []DurableObject            `json:"durable_objects,omitempty"`
 	Classes            []Class                    `json:"classes,omitempty"`
 	Assets             *Assets                    `json:"assets,omitempty"`
+	Services
 }
 
 // Durable reports whether the deployment keeps state, and so has to run in the
 // cluster.
-func (m *Manifest) Durable() bool { return len(m.Classes) > 0 }
+func (m *Manifest) Durable() bool { return len(m.Classes) > 0 || m.Services.Durable() }
+
+// SetFormat says the oldest format that has what the manifest needs, so that the
+// same content stays the same version.
+func (m *Manifest) SetFormat() {
+	m.V = plainManifest
+	if m.Any() {
+		m.V = ManifestVersion
+	}
+}
 
 // ModuleType is how the runtime loads a module.
 type ModuleType string

@@ -28,10 +28,12 @@ type Built struct {
 func (p *Project) Build(ctx context.Context) (*Built, error) {
 	c := &p.Config
 	m := &layout.Manifest{
-		V: layout.ManifestVersion, Product: Product, ScriptName: c.Name,
+		Product: Product, ScriptName: c.Name,
 		CompatibilityDate: c.CompatibilityDate, CompatibilityFlags: c.CompatibilityFlags,
 		Modules: []layout.Module{}, Vars: c.Vars, DurableObjects: c.DurableObjects, Classes: c.Classes,
+		Services: c.Services,
 	}
+	m.SetFormat()
 	if c.Assets != nil {
 		m.Assets = c.Assets.manifest()
 	}

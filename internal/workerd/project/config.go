@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -29,6 +30,7 @@ type Config struct {
 	DurableObjects     []layout.DurableObject
 	Classes            []layout.Class
 	Assets             *Assets
+	Services           layout.Services
 	Define             map[string]string
 	Rules              []wrangler.Rule
 	NoBundle           bool
@@ -111,6 +113,7 @@ func (p *Project) read(text []byte) error {
 	c := &p.Config
 	var bindings []boundClass
 	var migrated []migration
+	var scripts servicesAt
 	taken := map[string]func(*wrangler.Value) error{
 		"$schema":            func(*wrangler.Value) error { return nil },
 		"name":               wrangler.Into("name", &c.Name),
@@ -126,9 +129,9 @@ func (p *Project) read(text []byte) error {
 		"rules":           func(v *wrangler.Value) (err error) { c.Rules, err = wrangler.ReadRules(v); return err },
 		"assets":          func(v *wrangler.Value) (err error) { c.Assets, err = readAssets(v); return err },
 		"migrations":      func(v *wrangler.Value) (err error) { migrated, err = readMigrations(v); return err },
-		"durable_objects": func(v *wrangler.Value) (err error) { bindings, err = readBindings(v); return err },
-		"triggers":        readTriggers,
+		"durable_objects": func(v *wrangler.Value) (err error) { bindings, err = readBindings(v, &scripts); return err },
 	}
+	maps.Copy(taken, c.takeServices(&scripts))
 	for i := range v.Fields {
 		m := &v.Fields[i]
 		fn, ok := taken[m.Name]
@@ -136,6 +139,11 @@ func (p *Project) read(text []byte) error {
 			return refuseKey(m, taken)
 		}
 		if err := fn(m.Value); err != nil {
+			return err
+		}
+	}
+	if c.Name != "" {
+		if err := scripts.check(c.Name); err != nil {
 			return err
 		}
 	}
@@ -170,6 +178,8 @@ func (p *Project) complete(top *wrangler.Value) error {
 		return at("main").Errorf(`neither "main" nor "assets": there is nothing to serve`)
 	case c.Main == "" && (len(c.DurableObjects) > 0 || len(c.Classes) > 0):
 		return at("main").Errorf(`Durable Objects need a Worker: "main" is missing`)
+	case c.Main == "" && c.needWorker() != "":
+		return at("main").Errorf(`%s: "main" is missing, and there is no Worker to serve them`, c.needWorker())
 	case c.Assets != nil && c.Main == "" && c.Assets.Binding != "":
 		return c.Assets.at.Errorf(`assets.binding needs a Worker: "main" is missing`)
 	case c.Assets != nil && c.Main == "" && len(c.Assets.RunWorkerFirst) > 0 && string(c.Assets.RunWorkerFirst) != "false":
@@ -200,7 +210,7 @@ func (c *Config) bindingNames() [][2]string {
 	if c.Assets != nil && c.Assets.Binding != "" {
 		out = append(out, [2]string{c.Assets.Binding, "assets"})
 	}
-	return out
+	return append(out, c.serviceNames()...)
 }
 
 func readVars(v *wrangler.Value) (map[string]json.RawMessage, error) {
@@ -230,16 +240,6 @@ func readDefine(v *wrangler.Value) (map[string]string, error) {
 		out[m.Name] = s
 	}
 	return out, nil
-}
-
-func readTriggers(v *wrangler.Value) error {
-	return v.Object("triggers", map[string]func(*wrangler.Value) error{
-		"crons": func(v *wrangler.Value) error {
-			return v.Each("triggers.crons", func(item *wrangler.Value) error {
-				return item.Errorf("triggers.crons: %s", notYet)
-			})
-		},
-	})
 }
 
 func readAssets(v *wrangler.Value) (*Assets, error) {

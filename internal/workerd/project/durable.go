@@ -15,21 +15,17 @@ type boundClass struct {
 	at *wrangler.Value
 }
 
-func readBindings(v *wrangler.Value) ([]boundClass, error) {
+func readBindings(v *wrangler.Value, scripts *servicesAt) ([]boundClass, error) {
 	var out []boundClass
 	err := v.Object("durable_objects", map[string]func(*wrangler.Value) error{
 		"bindings": func(v *wrangler.Value) error {
 			return v.Each("durable_objects.bindings", func(item *wrangler.Value) error {
 				b := boundClass{at: item}
 				err := item.Object("a binding of durable_objects", map[string]func(*wrangler.Value) error{
-					"name":       wrangler.Into("a binding's name", &b.Binding),
-					"class_name": wrangler.Into("a binding's class_name", &b.Class),
-					"script_name": func(v *wrangler.Value) error {
-						return v.Errorf("script_name: this release does not serve objects of another Worker: bring the class into this one")
-					},
-					"environment": func(v *wrangler.Value) error {
-						return v.Errorf("environment: this release does not serve objects of another Worker: bring the class into this one")
-					},
+					"name":        wrangler.Into("a binding's name", &b.Binding),
+					"class_name":  wrangler.Into("a binding's class_name", &b.Class),
+					"script_name": scripts.own("the script_name of a class"),
+					"environment": func(v *wrangler.Value) error { return v.Errorf("environment: %s", anotherWorker) },
 				})
 				if err == nil && (b.Binding == "" || b.Class == "") {
 					err = item.Errorf("a binding of durable_objects needs name and class_name")

@@ -10,7 +10,6 @@ import (
 // What to do about a key that is refused, by kind.
 const (
 	onlyCloudflare = "it only means something at Cloudflare: remove it, or deploy with `scafo deploy`, which leaves it out"
-	notYet         = "this release does not serve it yet: remove it, with what needs it"
 	noSuchService  = "the runtime has no such service: remove it, with what needs it"
 	bundlerOption  = "this release's bundler has no such option: remove it, or bundle beforehand and set no_bundle"
 )
@@ -25,10 +24,11 @@ var refused = map[string]string{
 	"type": "remove it: bundling needs no type", "webpack_config": "remove it: esbuild bundles",
 	"python_modules": "Workers in Python are not served",
 	"legacy_env":     "remove it: environments are chosen before",
-	"exports":        notYet,
+	"exports":        "say the classes in `migrations` and `durable_objects`",
 
-	"triggers": notYet, "services": notYet, "d1_databases": notYet, "kv_namespaces": notYet, "queues": notYet,
-	"workflows": notYet, "r2_buckets": notYet, "worker_loaders": notYet, "containers": notYet,
+	"r2_buckets":     "the runtime has no such service: keep files up to 25 MiB in a KV namespace, larger ones in a store of your own through its HTTP API",
+	"worker_loaders": "the runtime would run code that came at run time beside yours: bring the code into this Worker",
+	"containers":     "the runtime starts no containers: run it elsewhere and call its address with fetch()",
 
 	"alias": bundlerOption, "base_dir": bundlerOption, "find_additional_modules": bundlerOption,
 	"preserve_file_names": bundlerOption, "jsx_factory": bundlerOption, "jsx_fragment": bundlerOption,
