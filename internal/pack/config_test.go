@@ -140,20 +140,23 @@ func TestKeysAreLeftOut(t *testing.T) {
 		"queues": {"producers": [], "consumers": []}, "triggers": {"crons": []}, "python_modules": {"exclude": ["x"]},
 		"d1_databases": [{"binding": "DB", "database_name": "d", "database_id": "1", "migrations_dir": "m", "preview_database_id": "2"}],
 		"r2_buckets": [{"binding": "B", "bucket_name": "b", "remote": true}],
+		"workflows": [{"binding": "W", "name": "w", "class_name": "W", "limits": {"steps": 5}, "jurisdiction": "eu"}],
 		"vars": {"EMPTY": "", "NULL": null, "LIKE": "// no /* comment */", "remote": true, "limits": {"remote": 1}},
 		"env": {"x": {"ai": {"binding": "AI"}}},`)}), Options{})
 	want := map[string]any{
 		"name": "app", "main": "src/a.js", "compatibility_date": "2026-11-01",
 		"d1_databases": []any{map[string]any{"binding": "DB", "database_name": "d", "database_id": "1"}},
 		"r2_buckets":   []any{map[string]any{"binding": "B", "bucket_name": "b"}},
+		"workflows":    []any{map[string]any{"binding": "W", "name": "w", "class_name": "W", "limits": map[string]any{"steps": float64(5)}}},
 		"vars":         map[string]any{"EMPTY": "", "NULL": nil, "LIKE": "// no /* comment */", "remote": true, "limits": map[string]any{"remote": float64(1)}},
 	}
 	if got := sent(t, p); !reflect.DeepEqual(got, want) {
 		t.Errorf("sent\n%v\nwant\n%v", got, want)
 	}
 	const note = "left out, since it only means something at Cloudflare: observability, account_id, limits, minify, keep_vars, logpush, " +
-		"d1_databases.preview_database_id, d1_databases.migrations_dir, r2_buckets.remote"
-	if !reflect.DeepEqual(p.Notes, []string{note}) {
+		"d1_databases.preview_database_id, d1_databases.migrations_dir, r2_buckets.remote, workflows.jurisdiction"
+	const migrations = "nothing applies the migrations of a D1 database at a deploy: import the .sql files and run them in the Worker, as the example notes does"
+	if !reflect.DeepEqual(p.Notes, []string{note, migrations}) {
 		t.Errorf("notes\n%q\nwant\n%q", p.Notes, note)
 	}
 }

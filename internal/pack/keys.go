@@ -91,7 +91,7 @@ var nested = map[string][]string{
 	"d1_databases[]":             {"preview_database_id", "migrations_table", "migrations_dir", "migrations_pattern", "jurisdiction", "remote", "experimental_remote", "database_internal_env"},
 	"r2_buckets[]":               {"preview_bucket_name", "jurisdiction", "remote", "experimental_remote"},
 	"services[]":                 {"remote", "experimental_remote"},
-	"workflows[]":                {"remote", "experimental_remote", "limits"},
+	"workflows[]":                {"remote", "experimental_remote", "jurisdiction"},
 	"queues.producers[]":         {"remote", "experimental_remote"},
 	"durable_objects.bindings[]": {"remote", "experimental_remote"},
 	"assets":                     {"experimental_serve_directly"},

@@ -102,6 +102,9 @@ func worker(s *Spec) (node, error) {
 			return "", err
 		}
 	}
+	if code := checks(m, ordered[0]); code != "" && s.Trial {
+		modules = append([]node{object(field{"name", text(checkModule)}, field{"esModule", text(code)})}, modules...)
+	}
 	fields := []field{
 		{"modules", list(modules...)},
 		{"compatibilityDate", text(m.CompatibilityDate)},

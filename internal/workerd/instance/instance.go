@@ -389,7 +389,7 @@ func (i *Instance) Ready(ctx context.Context) error {
 const lastWords = 500 * time.Millisecond
 
 func (i *Instance) startError() error {
-	e := &StartError{Exit: i.Exit(), Sentence: i.tail.sentence()}
+	e := &StartError{Exit: i.Exit(), Sentence: plainly(i.tail.sentence())}
 	if e.Sentence == "" {
 		e.Sentence = "workerd ended at its start with " + e.Exit.String()
 	}

@@ -1,7 +1,6 @@
 package project
 
 import (
-	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -320,7 +319,7 @@ func (c *Config) readEntries(v *wrangler.Value, s *servicesAt) error {
 				if v.Kind != '{' {
 					return v.Errorf("the props of a service are %s, want an object", v.KindName())
 				}
-				e.Props = json.RawMessage(v.Raw)
+				e.Props = v.Raw
 				return nil
 			},
 		}))

@@ -48,6 +48,47 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// What a configuration asks of a Worker and the Worker lacks fails the deploy.
+func TestWhatTheServicesNeed(t *testing.T) {
+	crons := layout.Services{Crons: []string{"* * * * *"}}
+	consumer := layout.Services{Consumers: []layout.Consumer{{Queue: "q"}}}
+	workflow := layout.Services{Workflows: []layout.Workflow{{Binding: "W", Name: "w", Class: "Flow"}}}
+	entry := layout.Services{Bindings: []layout.Entry{{Binding: "E", Entrypoint: "Admin"}}}
+	stores := layout.Services{KV: []layout.Store{{Binding: "KV", ID: "k"}}, D1: []layout.Store{{Binding: "DB", ID: "d"}}}
+	for name, c := range map[string]struct {
+		asks layout.Services
+		code string
+		want string // of the sentence; empty: it starts
+	}{
+		"crons":              {crons, "export default { scheduled() {} }", ""},
+		"crons of a class":   {crons, "import { WorkerEntrypoint } from 'cloudflare:workers'; export default class extends WorkerEntrypoint { scheduled() {} }", ""},
+		"crons unheard":      {crons, "export default { fetch() {} }", "triggers.crons needs a scheduled() handler, and the Worker's default export has none"},
+		"crons of nothing":   {crons, "export const a = { fetch() {} }", "triggers.crons needs a scheduled() handler, and the Worker's default export has none"},
+		"crons that throw":   {crons, "export default { scheduled() {} }; throw new Error('own')", "Uncaught Error: own\n  at index.js:1:42"},
+		"consumer":           {consumer, "export default { queue() {} }", ""},
+		"consumer unheard":   {consumer, "export default { scheduled() {} }", "queues.consumers needs a queue() handler, and the Worker's default export has none"},
+		"workflow":           {workflow, "import { WorkflowEntrypoint } from 'cloudflare:workers'; export class Flow extends WorkflowEntrypoint {}; export default {}", ""},
+		"workflow missing":   {workflow, "export default {}", `Workflow "w" refers to class "Flow", but the Worker exports no such WorkflowEntrypoint.`},
+		"entry point":        {entry, "export const Admin = { fetch() {} }; export default {}", ""},
+		"no such entry":      {entry, "export default {}", `Worker "worker"'s binding "E" refers to service "worker" with a named entrypoint "Admin", but "worker" has no such named entrypoint.`},
+		"bindings at import": {stores, "import { env } from 'cloudflare:workers'; if (!env.KV || !env.DB) throw new Error('none'); export default {}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := bundle(t, c.code)
+			b.Manifest.Services = c.asks
+			warnings, err := trial.Run(t.Context(), workerdtest.Path(t), b)
+			var refused *trial.Error
+			switch {
+			case c.want == "" && (err != nil || len(warnings) > 0):
+				t.Errorf("got %v, %q", err, warnings)
+			case c.want != "" && (!errors.As(err, &refused) || refused.Sentence != c.want):
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
