@@ -49,7 +49,7 @@ func deploy(t *testing.T, dir string, b bucket.Bucket) (publish.Result, string, 
 const config = `{"name": "app", "main": "src/a.ts", "compatibility_date": "2026-11-01"`
 
 func TestDeploysTheExamples(t *testing.T) {
-	for _, name := range []string{"hello", "counter", "chat", "site", "reminders"} {
+	for _, name := range []string{"hello", "counter", "chat", "site", "reminders", "notes", "jobs", "digest"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := memory.New(memory.Files())
