@@ -32,3 +32,7 @@ type Health struct {
 
 // HealthPath is where a node answers its health, without a token.
 const HealthPath = "/.well-known/scafo/health"
+
+// ForwardedForHeader is set by a node that hands a request on to the coordinator: it
+// names who made it, and has the receiving node hand it on no further.
+const ForwardedForHeader = "X-Scafo-Forwarded-For"

@@ -131,7 +131,9 @@ type ProcessStatus struct {
 	State       ProcessState `json:"state"`
 	PID         int          `json:"pid,omitempty"`
 	URL         string       `json:"url,omitempty"` // where the ingress reaches it
-	Deployment  string       `json:"deployment,omitempty"`
+	// Internal is its internal listener, where other nodes reach it.
+	Internal   string `json:"internal,omitempty"`
+	Deployment string `json:"deployment,omitempty"`
 	// Wanted is the version that it was last asked to serve.
 	Wanted string `json:"wanted,omitempty"`
 	// CelldVersion is what the runtime printed for --version.

@@ -135,6 +135,7 @@ func newApps(g *globals) *cobra.Command {
 	g.addTarget(show)
 	apps.AddCommand(list, show)
 	apps.AddCommand(newAppsSet(g)...)
+	apps.AddCommand(newAppsDelete(g))
 	return apps
 }
 

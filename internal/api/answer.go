@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // answer is what a handler says.
@@ -13,6 +14,8 @@ type answer struct {
 	status int
 	header http.Header // beside those of every answer; may be nil
 	body   []byte      // JSON, unless the header says what
+	// stream, when set, writes the body instead, and fails to break the answer off.
+	stream func(w *streamed) error
 }
 
 // ok is 200 with a document.
@@ -42,12 +45,22 @@ func (a answer) write(c *call) {
 	h.Set("Cache-Control", "no-store")
 	if a.status != http.StatusNotModified && a.status != http.StatusNoContent {
 		h.Set("Content-Type", "application/json")
-		h.Set("Content-Length", strconv.Itoa(len(a.body)))
+		if a.stream == nil {
+			h.Set("Content-Length", strconv.Itoa(len(a.body)))
+		}
 	}
 	for name, values := range a.header {
 		h[name] = values
 	}
 	c.w.WriteHeader(a.status)
+	if a.stream != nil {
+		rc := http.NewResponseController(c.w)
+		if err := a.stream(&streamed{w: c.w, c: rc}); err != nil {
+			panic(http.ErrAbortHandler) // net/http's way to close the connection here
+		}
+		_ = rc.SetWriteDeadline(time.Time{}) // the connection goes on
+		return
+	}
 	_, _ = c.w.Write(a.body) // a caller that left needs no answer
 }
 

@@ -100,6 +100,7 @@ type Deps struct {
 	Verifier     *auth.Verifier
 	Applications Applications
 	Setters      Setters
+	Deletions    Deletions
 	Freezes      Freezes
 	Operators    Operators
 	Deploys      Deploys
@@ -163,6 +164,9 @@ func (s *server) routes() []route {
 	}
 	if s.Setters != nil {
 		r = append(r, s.setterRoutes()...)
+	}
+	if s.Deletions != nil {
+		r = append(r, route{method: http.MethodDelete, path: "/v1/applications/:name", access: access{kind: fleetToken}, handle: s.deleteApplication})
 	}
 	if s.Freezes != nil {
 		freezes := access{kind: operatorToken, admin: freezeTier}

@@ -64,6 +64,9 @@ func stateFor(p auth.Principal, d scafo.DaemonState) scafo.DaemonState {
 func scopedState(p auth.Principal, d scafo.DaemonState) scafo.DaemonState {
 	d.Scoped = true
 	d.Processes = filter(d.Processes, func(s scafo.ProcessStatus) bool { return p.Reaches(s.Application) })
+	for i := range d.Processes {
+		d.Processes[i].Internal = "" // of the fleet's own network
+	}
 	d.Placements = filter(d.Placements, func(v scafo.PlacementView) bool { return p.Reaches(v.Application) })
 	if d.Coordinator != nil && d.Coordinator.Unplaced != nil {
 		view := *d.Coordinator

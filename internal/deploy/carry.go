@@ -36,8 +36,12 @@ func (s *Service) carry(ctx context.Context, j *job) {
 		return
 	}
 	work, cancel := context.WithCancelCause(ctx)
+	s.endable(j, cancel)
 	stop := s.keepRecord(work, j, cancel)
 	err := s.perform(work, j)
+	if deleted := (*scafo.Error)(nil); err != nil && errors.As(context.Cause(work), &deleted) {
+		err = deleted
+	}
 	stop()
 	cancel(nil)
 	if ctx.Err() != nil {
@@ -405,8 +409,8 @@ func (s *Service) keepRecord(ctx context.Context, j *job, end context.CancelCaus
 			case <-alive.C:
 			}
 			_, err := j.move(ctx, s.c.Registry, j.report)
-			if errors.Is(err, registry.ErrTerminal) {
-				end(errJudged)
+			if errors.Is(err, registry.ErrTerminal) || scafo.CodeOf(err) == scafo.CodeNotFound {
+				end(errJudged) // or it went with its application
 				return
 			}
 			if err != nil && ctx.Err() == nil {

@@ -330,5 +330,5 @@ func (s *Service) nextSeq(ctx context.Context, j *job, uid string) (int64, error
 }
 
 func errReplaced(app string) error {
-	return scafo.Errorf(scafo.CodeApplicationDeleting, "application %s was deleted meanwhile", app)
+	return scafo.Errorf(scafo.CodeApplicationDeleting, "application %s is being deleted, or was", app)
 }

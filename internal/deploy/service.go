@@ -164,6 +164,11 @@ type job struct {
 	resumed bool
 	admit   sync.Once // gives its place among the admitted back
 
+	// uid is that of the application's life, and end gives the work on the deploy up
+	// for that reason; both are guarded by the service's mu, and set once it begins.
+	uid string
+	end context.CancelCauseFunc
+
 	life    context.Context // Run's
 	telling sync.WaitGroup  // what it announces in the background
 

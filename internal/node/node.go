@@ -22,6 +22,7 @@ import (
 	"github.com/scafo/scafo/internal/celld"
 	"github.com/scafo/scafo/internal/config"
 	"github.com/scafo/scafo/internal/confine"
+	"github.com/scafo/scafo/internal/deletion"
 	"github.com/scafo/scafo/internal/deploy"
 	"github.com/scafo/scafo/internal/lease"
 	"github.com/scafo/scafo/internal/reconcile"
@@ -80,6 +81,7 @@ type Node struct {
 	supervisor *supervise.Supervisor
 	loop       *reconcile.Loop
 	deploys    *deploy.Service
+	deletions  *deletion.Service
 	handler    http.Handler
 	bootID     string
 	machineID  string
@@ -272,6 +274,9 @@ func (n *Node) assemble(ctx context.Context) error {
 			DrainReplace: seconds(n.c.Drain.ReplaceSeconds), DrainRoute: seconds(n.c.Drain.RouteSeconds),
 		},
 		Abandoned: func(ctx context.Context, d scafo.Deploy) error { return n.deploys.Abandoned(ctx, d) },
+		Deleting:  func(app scafo.Application) { n.deletions.Resume(app) },
+		Ending:    func(app scafo.Application) { n.deploys.End(app) },
+		Runtimes:  runtimes{},
 		Log:       n.log,
 	}
 	if n.peers != nil {
@@ -296,11 +301,14 @@ func (n *Node) assemble(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := n.newDeletions(); err != nil {
+		return err
+	}
 	verifier := auth.New(n.Registry, auth.Options{Log: n.log, IngressTokens: n.IngressTokens})
 	follower.OnAnnounced(func(keys []string) { forgetKeys(verifier, keys) })
 	n.handler, err = api.New(api.Deps{
 		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
-		Closing: n.closing, Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
+		Closing: n.closing, Applications: api.Following(n.Registry, follower), Setters: n.Registry, Deletions: n.deletions, Freezes: n.Registry, Operators: n.Registry,
 		Deploys: n.deploys, Loop: n.loop, Log: n.log,
 		Storage:    storage.New(n.Registry, storage.Options{Lock: seconds(n.c.Storage.LockSeconds), Log: n.log}),
 		Renderings: n.renderings(),
@@ -360,6 +368,7 @@ func (n *Node) serve(ctx context.Context) error {
 	}
 	run("reconcile", n.loop.Run)
 	run("deploys", n.deploys.Run)
+	run("deletions", n.deletions.Run)
 	if n.o.Listener != nil {
 		n.awaitRoutes(ctx)
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -10,6 +11,9 @@ import (
 	"github.com/scafo/scafo/client"
 	"github.com/scafo/scafo/internal/token/keyfile"
 )
+
+// dialTimeout is how long a node that does not answer may take to be noticed.
+const dialTimeout = 5 * time.Second
 
 // peers calls other nodes under this node's own key. Connections are shared; the
 // clients are kept for each address.
@@ -25,6 +29,7 @@ type peers struct {
 func newPeers(key keyfile.Key, now func() time.Time) *peers {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.Proxy = nil // nodes reach each other directly
+	t.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	return &peers{key: key, now: now, transport: t, clients: map[string]*client.Client{}}
 }
 

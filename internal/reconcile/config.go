@@ -39,6 +39,13 @@ type Supervisor interface {
 	Statuses() []scafo.ProcessStatus
 	Changes() <-chan struct{}
 	StopAll(ctx context.Context) error
+	// Kept are the uids that have a process or anything on disk here.
+	Kept() []string
+	// Stop drains the process of a uid, kills it when it is not gone within that
+	// time, and returns when it is gone.
+	Stop(ctx context.Context, uid string, within time.Duration) error
+	// Forget removes what a stopped process left on this machine.
+	Forget(uid string) error
 }
 
 // Peers reaches other nodes. Both calls are bounded by their context.
@@ -70,6 +77,11 @@ type Config struct {
 	Peers Peers
 	// Abandoned is nil where nothing needs to follow.
 	Abandoned Abandoned
+	// Deleting and Ending are nil where nothing is deleted.
+	Deleting Deleting
+	Ending   Ending
+	// Runtimes is nil where runtimes of other nodes cannot be reached.
+	Runtimes Runtimes
 
 	PlatformDomains []string
 	APIPublic       bool

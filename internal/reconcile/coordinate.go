@@ -32,6 +32,7 @@ func (l *Loop) coordinate(ctx context.Context, v *view) error {
 	if !v.held {
 		return nil
 	}
+	l.orphans(v)
 	res := plan.Place(plan.PlaceInput{Applications: v.snap.Applications, Placements: v.placements, Machines: v.machines})
 	v.unplaced = res.Unplaced
 	if len(res.Decisions) == 0 {

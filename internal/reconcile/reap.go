@@ -81,6 +81,7 @@ func (r *reaping) round(ctx context.Context, v *view) {
 			r.l.log.Warn("cleaning up failed", "event", "reap.failed", "step", what, "err", err)
 		}
 	}
+	r.resumeDeletions(v)
 	for _, c := range r.claims.Due(now, v.snap.Claims, v.snap.Applications) {
 		if !r.held() {
 			return

@@ -57,6 +57,7 @@ type Loop struct {
 	decided  map[string]decision    // by application: those not yet read back
 	seen     map[string]string      // by node: the heartbeat that liveness was told of
 	gone     map[string]time.Time   // by node: since when it counts as gone
+	orphaned map[orphan]bool        // those that were asked to end
 	drain    drainState
 	passes   int64
 	last     *view // of the last pass
@@ -74,6 +75,7 @@ type Loop struct {
 	outboxes map[string]*outbox   // by node
 	asked    map[string]time.Time // by node: when it last asked this one
 	known    map[string]time.Time // by node: since when it is known
+	ending   map[string]bool      // by uid: its last things are being removed
 }
 
 // New makes a loop; Run runs it.
@@ -94,6 +96,7 @@ func New(c Config) (*Loop, error) {
 		live:    plan.NewLiveness(c.Node, now, plan.DefaultLivenessTimes(c.Times.Heartbeat, c.Times.HeartbeatStale)),
 		refresh: true, passed: make(chan struct{}),
 		outboxes: map[string]*outbox{}, asked: map[string]time.Time{}, known: map[string]time.Time{},
+		ending: map[string]bool{},
 	}
 	c.Store.OnChange(l.Changed)
 	return l, nil
@@ -352,6 +355,7 @@ func (l *Loop) act(ctx context.Context, v *view) error {
 		l.failed = 0
 	}
 	l.apply(v)
+	l.endLives(v)
 	return errors.Join(err, l.publish(v))
 }
 

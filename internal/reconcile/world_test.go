@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -311,6 +312,7 @@ type fakeSupervisor struct {
 	refuse  map[string]string               // by version: what the runtime says to it
 	crash   map[string]string               // by version: what it says before it exits 1
 	procs   map[string]*scafo.ProcessStatus // by uid
+	disk    map[string]bool                 // the uids that left something on disk
 	gen     map[string]int                  // by uid: of the latest start or reload
 	sets    int
 	dead    bool
@@ -320,7 +322,7 @@ type fakeSupervisor struct {
 func newFakeSupervisor(node string) *fakeSupervisor {
 	return &fakeSupervisor{
 		node: node, changes: make(chan struct{}, 1), starts: 200 * time.Millisecond, reloads: 20 * time.Millisecond,
-		refuse: map[string]string{}, crash: map[string]string{}, procs: map[string]*scafo.ProcessStatus{}, gen: map[string]int{}, ports: 20000,
+		refuse: map[string]string{}, crash: map[string]string{}, procs: map[string]*scafo.ProcessStatus{}, gen: map[string]int{}, disk: map[string]bool{}, ports: 20000,
 	}
 }
 
@@ -348,6 +350,7 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 		switch {
 		case !ok:
 			s.ports++
+			s.disk[w.UID] = true
 			p = &scafo.ProcessStatus{
 				Application: w.Application, UID: w.UID, State: scafo.ProcessStarting, CelldVersion: "celld 0.6.2",
 				URL: fmt.Sprintf("http://%s.example:%d", s.node, s.ports), Wanted: w.Version,
@@ -393,6 +396,37 @@ func (s *fakeSupervisor) later(uid string, d time.Duration, f func(*scafo.Proces
 			signal(s.changes)
 		}
 	})
+}
+
+func (s *fakeSupervisor) Kept() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Collect(maps.Keys(s.disk))
+	for uid := range s.procs {
+		if !s.disk[uid] {
+			out = append(out, uid)
+		}
+	}
+	return out
+}
+
+func (s *fakeSupervisor) Stop(_ context.Context, uid string, _ time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.procs, uid)
+	s.gen[uid]++
+	signal(s.changes)
+	return nil
+}
+
+func (s *fakeSupervisor) Forget(uid string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.procs[uid] != nil {
+		return fmt.Errorf("%s runs", uid)
+	}
+	delete(s.disk, uid)
+	return nil
 }
 
 func (s *fakeSupervisor) StopAll(context.Context) error {

@@ -425,6 +425,7 @@ func (p *process) look() scafo.ProcessStatus {
 		st.PID, st.CelldVersion = c.handle.pid, c.celld
 		at := c.startedAt
 		st.StartedAt = &at
+		st.Internal = "http://" + net.JoinHostPort(p.s.cfg.InternalHost, fmt.Sprint(c.addr.internal.Port()))
 		st.URL = "http://" + net.JoinHostPort(p.s.cfg.Address, fmt.Sprint(c.addr.public.Port()))
 	}
 	return st

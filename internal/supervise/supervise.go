@@ -12,7 +12,6 @@ package supervise
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -285,49 +284,6 @@ func (s *Supervisor) find(uid string) (*process, error) {
 		return p, nil
 	}
 	return nil, scafo.Errorf(scafo.CodeNotFound, "the application does not run here")
-}
-
-// Stop drains the process of that uid, kills it when it is not gone within that
-// time, and returns when it is gone. A later Set that names it starts it again.
-func (s *Supervisor) Stop(ctx context.Context, uid string, within time.Duration) error {
-	s.mu.Lock()
-	p, ok := s.procs[uid]
-	delete(s.wanted, uid)
-	s.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	p.send(event{kind: evStop, within: within})
-	select {
-	case <-p.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// Forget removes what a stopped application left on this machine: its data
-// directory, which only speeds up a next start, and its logs. One that runs, or
-// that is wanted, is left alone with an error.
-func (s *Supervisor) Forget(uid string) error {
-	if !validUID(uid) {
-		return scafo.Errorf(scafo.CodeInvalidInput, "%q is no application's uid", uid)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock() // so that none starts meanwhile
-	if _, ok := s.procs[uid]; ok {
-		return fmt.Errorf("supervise: forget %s: it runs", uid)
-	}
-	dir := filepath.Join(s.cfg.StateDir, appsDir, uid)
-	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	lock, err := lockData(dir)
-	if err != nil {
-		return fmt.Errorf("supervise: forget %s: %w", uid, err)
-	}
-	defer lock.Close() //nolint:errcheck // removed with the rest
-	return os.RemoveAll(dir)
 }
 
 // killPatience is how long StopAll waits for processes that were killed.
