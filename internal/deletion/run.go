@@ -20,6 +20,8 @@ const (
 	// they are gone.
 	stopWithin    = 15 * time.Second
 	confirmWithin = stopWithin + 5*time.Second
+	// markWithin is how long a request may take to begin a deletion.
+	markWithin = 30 * time.Second
 	// slotWithin is how long a deploy that is being published may take to end, and
 	// slotLook how often that is looked at.
 	slotWithin = 15 * time.Second
@@ -47,13 +49,26 @@ var (
 
 // mark begins the deletion of an application, or takes it over from a coordinator
 // before. From the mark on nothing else changes the application.
+//
+// A request names no life, so it must not come to one that began after it: the lease
+// is read afresh once the record was read, which finds out a process that stood still
+// meanwhile, the life that was read first is the only one that is marked, and all of
+// it has its time.
 func (s *Service) mark(ctx context.Context, r Request, fence int64) (registry.Doc[scafo.Application], error) {
-	begun := false
+	begun, uid := false, ""
+	ctx, cancel := context.WithTimeout(ctx, markWithin)
+	defer cancel()
 	d, err := registry.Update(ctx, s.c.Registry, registry.ApplicationKey(r.Application), func(d *registry.Doc[scafo.Application]) error {
 		begun = false
 		a := &d.Value
 		if !d.Exists || a.Name != r.Application {
 			return scafo.Errorf(scafo.CodeNotFound, "no application %s", r.Application)
+		}
+		if uid == "" {
+			uid = a.UID
+		}
+		if a.UID != uid {
+			return scafo.Errorf(scafo.CodeNotFound, "application %s was deleted, and there is another one now", r.Application)
 		}
 		if a.Deleting != nil {
 			return take(a, fence)
@@ -61,7 +76,11 @@ func (s *Service) mark(ctx context.Context, r Request, fence int64) (registry.Do
 		if err := s.mayDelete(*a, r.Force); err != nil {
 			return err
 		}
-		if !s.holds(fence) {
+		l, _, err := s.c.Lease.Current(ctx)
+		if err != nil {
+			return err
+		}
+		if l.Fence != fence || !s.holds(fence) || ctx.Err() != nil {
 			return errFenced
 		}
 		a.Deleting = &scafo.Deleting{Fence: fence, At: s.c.Registry.Now(), By: r.Caller}
