@@ -67,7 +67,7 @@ func TestOtherMethods(t *testing.T) {
 		"/.well-known/scafo/health":            {[]string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get", "PROPFIND"}, "GET, HEAD"},
 		"/v1/state":                            {[]string{"POST", "DELETE"}, "GET, HEAD"},
 		"/v1/applications":                     {[]string{"POST", "PUT"}, "GET, HEAD"},
-		"/v1/applications/shop":                {[]string{"POST", "PUT"}, "GET, HEAD"},
+		"/v1/applications/shop":                {[]string{"POST", "PUT"}, "DELETE, GET, HEAD"},
 		"/v1/applications/shop/deploys":        {[]string{"GET", "PUT", "HEAD"}, "POST"},
 		"/v1/deploys/shop.0123456789abcdef":    {[]string{"POST", "DELETE"}, "GET, HEAD"},
 		"/v1/ingress/routes":                   {[]string{"POST"}, "GET, HEAD"},

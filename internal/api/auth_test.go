@@ -44,6 +44,8 @@ var routes = []struct {
 	{"POST", "/v1/applications/other/selector", []string{"admin", "node-b"}, []string{"narrow-admin", "tenant"}},
 	{"POST", "/v1/applications/shop/replicas", []string{"admin", "narrow-admin", "tenant", "node-b"}, nil},
 	{"POST", "/v1/applications/other/replicas", []string{"admin", "node-b"}, []string{"narrow-admin", "tenant"}},
+	{"DELETE", "/v1/applications/shop", []string{"admin", "narrow-admin", "tenant", "node-b"}, nil},
+	{"DELETE", "/v1/applications/other?force=1", []string{"admin", "node-b"}, []string{"narrow-admin", "tenant"}},
 	{"GET", "/v1/fleet/freeze", []string{"admin", "narrow-admin", "tenant"}, []string{"node-b"}},
 	{"POST", "/v1/fleet/freeze", []string{"admin", "narrow-admin"}, []string{"tenant", "node-b"}},
 	{"DELETE", "/v1/fleet/freeze", []string{"admin", "narrow-admin"}, []string{"tenant", "node-b"}},

@@ -38,10 +38,11 @@ func forced(r *http.Request) bool {
 // forwardedFor is who made a request that a node hands on; ok is false for every
 // other request. Nodes alone are believed.
 func forwardedFor(c *call) (caller string, ok bool) {
-	caller = c.r.Header.Get(scafo.ForwardedForHeader)
-	if c.principal.Kind != auth.KindNode || caller == "" {
+	given := c.r.Header.Values(scafo.ForwardedForHeader)
+	if c.principal.Kind != auth.KindNode || len(given) == 0 {
 		return c.principal.ID, false
 	}
+	caller = given[0]
 	if !scafo.ValidName(caller) {
 		caller = c.principal.ID
 	}

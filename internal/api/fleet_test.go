@@ -97,6 +97,7 @@ type fleet struct {
 	registry *registry.Registry
 	loop     *loop
 	deploys  *deploys
+	deletes  *deletions
 	handler  http.Handler
 	closing  chan struct{}
 	log      bytes.Buffer
@@ -109,6 +110,7 @@ func newFleet(t *testing.T) *fleet {
 			return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeNotFound, "no such deploy")
 		},
 	}}
+	f.deletes = &deletions{}
 	f.registry = registry.New(f.bucket, registry.Options{Node: "node-a"})
 	f.must(f.registry.InitFleet(t.Context(), operator("admin", scafo.RoleAdmin, "*")))
 	add := func(op scafo.Operator) {
@@ -138,7 +140,7 @@ func (f *fleet) node() http.Handler {
 		Node: "node-a", Log: log, Closing: f.closing,
 		Verifier:     auth.New(f.registry, auth.Options{Log: log, IngressTokens: []string{"first", ingressToken}}),
 		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop,
-		Setters: f.registry, Freezes: f.registry, Operators: f.registry,
+		Setters: f.registry, Deletions: f.deletes, Freezes: f.registry, Operators: f.registry,
 	})
 	if err != nil {
 		f.t.Fatal(err)

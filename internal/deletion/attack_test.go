@@ -348,3 +348,46 @@ func TestADeposedCoordinatorStops(t *testing.T) {
 		nothingOf(t, b, "shop")
 	})
 }
+
+// A request that began before the end of one life does not come to the next, though its
+// node coordinates all the time: neither one whose answer was held up, nor one that
+// was held up on its way.
+func TestALateRequestReachesNobody(t *testing.T) {
+	for name, rule := range map[string]func(wait func(context.Context, fault.Call)) fault.Rule{
+		"the answer": func(wait func(context.Context, fault.Call)) fault.Rule { return fault.Rule{After: wait} },
+		"on its way": func(wait func(context.Context, fault.Call)) fault.Rule { return fault.Rule{Before: wait} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := memory.New()
+				store := fault.New(b)
+				live(t, b, "shop", firstHex)
+				p := newParty(t, store, holding(1))
+				synctest.Wait()
+				freeze := make(chan struct{})
+				r := rule(func(context.Context, fault.Call) { <-freeze })
+				r.Op, r.Key, r.Times = fault.Get, registry.ApplicationKey("shop"), 1
+				store.Inject(r)
+				late := make(chan error, 1)
+				go func() {
+					_, err := p.delete(force("shop"))
+					late <- err
+				}()
+				synctest.Wait()
+				if _, err := p.delete(force("shop")); err != nil {
+					t.Fatal(err)
+				}
+				app, _ := live(t, b, "shop", secondHex)
+				before := belongs(b, app, secondHex)
+				if name == "on its way" {
+					time.Sleep(31 * time.Second)
+				}
+				close(freeze)
+				if err := <-late; err == nil {
+					t.Error("it deleted something")
+				}
+				untouched(t, "after the late request", b, app, before)
+			})
+		})
+	}
+}

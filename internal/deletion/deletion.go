@@ -99,6 +99,8 @@ type Service struct {
 	c   Config
 	log *slog.Logger
 
+	begun chan struct{} // closed once Run runs
+
 	mu   sync.Mutex
 	ctx  context.Context // of Run; guarded by mu
 	runs map[string]*run // those that are carried out, by uid; guarded by mu
@@ -114,16 +116,17 @@ func New(c Config) (*Service, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{c: c, log: c.Log, runs: map[string]*run{}, late: lateKeys{wake: make(chan struct{}, 1)}}, nil
+	return &Service{c: c, log: c.Log, begun: make(chan struct{}), runs: map[string]*run{}, late: lateKeys{wake: make(chan struct{}, 1)}}, nil
 }
 
-// Run carries deletions out until ctx ends. What is unfinished then is for the next
+// Run carries deletions out until ctx ends. It is called once. What is unfinished then is for the next
 // coordinator to finish.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(meter.With(ctx, Purpose))
 	s.mu.Lock()
 	s.ctx = ctx
 	s.mu.Unlock()
+	close(s.begun)
 	s.sweepLate(ctx)
 	s.mu.Lock()
 	s.ctx = nil
@@ -158,6 +161,11 @@ func errCoordinatorSilent(node string, cause error) error {
 // a deletion that has begun goes on without it.
 func (s *Service) Delete(ctx context.Context, r Request) (Outcome, error) {
 	ctx = meter.With(ctx, Purpose)
+	select {
+	case <-s.begun:
+	case <-ctx.Done():
+		return Outcome{}, scafo.Wrap(ctx.Err(), scafo.CodeDraining, "this node has only just started")
+	}
 	fence, held := s.c.Lease.Held()
 	if !held && r.Forwarded {
 		return Outcome{}, errNotCoordinator(nil)

@@ -187,7 +187,7 @@ func (f *forwarder) Forward(_ context.Context, to scafo.Node, r deletion.Request
 func TestWhoDeletes(t *testing.T) {
 	lost := errors.New("connection refused")
 	for name, c := range map[string]struct {
-		lease     fakeLease
+		lease     *fakeLease
 		forwarded bool
 		noKey     bool
 		silent    error
@@ -197,24 +197,24 @@ func TestWhoDeletes(t *testing.T) {
 		title     string
 		offers    int
 	}{
-		"the holder":                        {lease: fakeLease{fence: 4}, deleted: true},
-		"the holder, asked by a node":       {lease: fakeLease{fence: 4}, forwarded: true, deleted: true},
-		"nobody, and this node may":         {lease: fakeLease{free: 5}, deleted: true, offers: 1},
-		"nobody, and another one was first": {lease: fakeLease{winner: "b"}, asks: "b", offers: 1},
-		"nobody, and nobody may":            {code: scafo.CodeDraining, title: "No node is coordinating", offers: 1},
-		"another one":                       {lease: fakeLease{held: true, others: scafo.Lease{Node: "b"}}, asks: "b"},
-		"another one, which is silent":      {lease: fakeLease{held: true, others: scafo.Lease{Node: "b"}}, asks: "b", silent: lost, code: scafo.CodeDraining, title: "The coordinator does not answer"},
-		"another one, without a record":     {lease: fakeLease{held: true, others: scafo.Lease{Node: "c"}}, code: scafo.CodeDraining, title: "The coordinator does not answer"},
-		"another one, and no key to ask it": {lease: fakeLease{held: true, others: scafo.Lease{Node: "b"}}, noKey: true, code: scafo.CodeCapabilityMissing},
-		"an earlier life of this node":      {lease: fakeLease{held: true, others: scafo.Lease{Node: "a"}}, code: scafo.CodeDraining, title: "No node is coordinating", offers: 1},
-		"it was handed on already":          {lease: fakeLease{held: true, others: scafo.Lease{Node: "b"}}, forwarded: true, code: scafo.CodeDraining, title: "Not the coordinator"},
-		"handed on, and nobody coordinates": {lease: fakeLease{free: 5}, forwarded: true, code: scafo.CodeDraining, title: "Not the coordinator"},
-		"the lease cannot be read":          {lease: fakeLease{err: scafo.Errorf(scafo.CodeStoreUnavailable, "away")}, code: scafo.CodeStoreUnavailable},
+		"the holder":                        {lease: &fakeLease{fence: 4}, deleted: true},
+		"the holder, asked by a node":       {lease: &fakeLease{fence: 4}, forwarded: true, deleted: true},
+		"nobody, and this node may":         {lease: &fakeLease{free: 5}, deleted: true, offers: 1},
+		"nobody, and another one was first": {lease: &fakeLease{winner: "b"}, asks: "b", offers: 1},
+		"nobody, and nobody may":            {lease: &fakeLease{}, code: scafo.CodeDraining, title: "No node is coordinating", offers: 1},
+		"another one":                       {lease: &fakeLease{held: true, others: scafo.Lease{Node: "b"}}, asks: "b"},
+		"another one, which is silent":      {lease: &fakeLease{held: true, others: scafo.Lease{Node: "b"}}, asks: "b", silent: lost, code: scafo.CodeDraining, title: "The coordinator does not answer"},
+		"another one, without a record":     {lease: &fakeLease{held: true, others: scafo.Lease{Node: "c"}}, code: scafo.CodeDraining, title: "The coordinator does not answer"},
+		"another one, and no key to ask it": {lease: &fakeLease{held: true, others: scafo.Lease{Node: "b"}}, noKey: true, code: scafo.CodeCapabilityMissing},
+		"an earlier life of this node":      {lease: &fakeLease{held: true, others: scafo.Lease{Node: "a"}}, code: scafo.CodeDraining, title: "No node is coordinating", offers: 1},
+		"it was handed on already":          {lease: &fakeLease{held: true, others: scafo.Lease{Node: "b"}}, forwarded: true, code: scafo.CodeDraining, title: "Not the coordinator"},
+		"handed on, and nobody coordinates": {lease: &fakeLease{free: 5}, forwarded: true, code: scafo.CodeDraining, title: "Not the coordinator"},
+		"the lease cannot be read":          {lease: &fakeLease{err: scafo.Errorf(scafo.CodeStoreUnavailable, "away")}, code: scafo.CodeStoreUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := memory.New()
-				lease, f := &c.lease, &forwarder{err: c.silent}
+				lease, f := c.lease, &forwarder{err: c.silent}
 				p := newParty(t, b, lease, func(d *deletion.Config) {
 					if !c.noKey {
 						d.Forwarder = f

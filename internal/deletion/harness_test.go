@@ -126,13 +126,11 @@ func newParty(t *testing.T, b bucket.Bucket, lease *fakeLease, change ...func(*d
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended, began := make(chan struct{}), make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		close(began)
 		_ = p.s.Run(ctx)
 	}()
-	<-began
 	p.stop = sync.OnceFunc(func() {
 		cancel()
 		<-ended
@@ -144,20 +142,12 @@ func newParty(t *testing.T, b bucket.Bucket, lease *fakeLease, change ...func(*d
 // delete deletes an application and returns the keys, sorted.
 func (p *party) delete(r deletion.Request) ([]string, error) {
 	p.t.Helper()
-	for {
-		o, err := p.s.Delete(context.Background(), r)
-		if err != nil {
-			// Run may not have begun.
-			var e *scafo.Error
-			if errors.As(err, &e) && e.Detail == "this node is stopping" {
-				time.Sleep(time.Millisecond)
-				continue
-			}
-			return nil, err
-		}
-		defer o.Keys.Close()
-		return all(o.Keys)
+	o, err := p.s.Delete(context.Background(), r)
+	if err != nil {
+		return nil, err
 	}
+	defer o.Keys.Close()
+	return all(o.Keys)
 }
 
 func all(keys *deletion.Keys) ([]string, error) {

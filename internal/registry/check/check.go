@@ -36,7 +36,7 @@ func All(ctx context.Context, b bucket.Bucket) ([]string, error) {
 		ids: docs[scafo.IDClaim]{}, operators: docs[scafo.Operator]{}, nodes: docs[scafo.Node]{},
 		heartbeats: docs[scafo.Heartbeat]{}, applications: docs[scafo.Application]{}, trust: docs[scafo.TrustPolicy]{},
 		deployments: docs[scafo.Deployment]{}, deploys: docs[scafo.Deploy]{}, placements: docs[scafo.Placement]{},
-		claims: docs[scafo.Claim]{},
+		claims: docs[scafo.Claim]{}, named: map[string]bool{}, runtimes: map[string]string{},
 	}
 	err := bucket.Walk(ctx, b, "", func(i bucket.Info) error { return c.object(i.Key) })
 	if err != nil {
@@ -46,6 +46,7 @@ func All(ctx context.Context, b bucket.Bucket) ([]string, error) {
 	c.fleetWide()
 	c.perApplication()
 	c.perDeploy()
+	c.formerLives()
 	return c.problems, nil
 }
 
@@ -56,6 +57,8 @@ type checker struct {
 	r        *registry.Registry
 	problems []string
 	nonces   map[string]string // the key that has it, by nonce
+	named    map[string]bool   // the names that have, or had, an application
+	runtimes map[string]string // a key of each life, by <name>/<uid>
 
 	fleet    registry.Doc[scafo.Fleet]
 	index    registry.Doc[scafo.OperatorIndex]
@@ -188,7 +191,7 @@ func (c *checker) object(key string) (err error) {
 		{registry.OperatorPrefix, func() error { return into(c, key, c.operators) }},
 		{registry.NodePrefix, func() error { return into(c, key, c.nodes) }},
 		{registry.HeartbeatPrefix, func() error { return into(c, key, c.heartbeats) }},
-		{registry.ApplicationPrefix, func() error { return into(c, key, c.applications) }},
+		{registry.ApplicationPrefix, func() error { return c.noteLife(key) }},
 		{registry.TrustPrefix, func() error { return into(c, key, c.trust) }},
 		{registry.DeploymentPrefix, func() error { return into(c, key, c.deployments) }},
 		{registry.DeployPrefix, func() error { return into(c, key, c.deploys) }},
@@ -220,7 +223,9 @@ func (c *checker) runtime(key string) error {
 	parts := strings.SplitN(strings.TrimPrefix(key, registry.RuntimesPrefix), "/", 3)
 	if len(parts) < 3 || !scafo.ValidName(parts[0]) || !hexID(parts[1], 16) {
 		c.say("%s is in no life of an application", key)
+		return nil
 	}
+	c.runtimes[parts[0]+"/"+parts[1]] = key
 	return nil
 }
 

@@ -1,0 +1,363 @@
+package api_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/api"
+	"github.com/scafo/scafo/internal/bucket/fault"
+	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/deploy"
+	"github.com/scafo/scafo/internal/registry"
+	"github.com/scafo/scafo/internal/registry/check"
+)
+
+// furnish gives the application something of every kind.
+func furnish(r *registry.Registry) error {
+	a, err := r.Application(ctxBackground, "shop")
+	if err != nil {
+		return err
+	}
+	for _, k := range []string{"objects/x", "deploy/current.json"} {
+		if _, err := r.Bucket().Put(ctxBackground, registry.RuntimePrefix("shop", a.UID)+k, []byte("x")); err != nil {
+			return err
+		}
+	}
+	if err := r.RecordDeployment(ctxBackground, scafo.Deployment{Application: "shop", UID: a.UID, Version: "v1", At: r.Now()}); err != nil {
+		return err
+	}
+	_, err = r.PutPlacement(ctxBackground, scafo.Placement{Application: "shop", UID: a.UID})
+	if err != nil {
+		return err
+	}
+	_, err = registry.Update(ctxBackground, r, registry.TrustKey("shop"), func(d *registry.Doc[scafo.TrustPolicy]) error {
+		d.Value.Application = "shop"
+		return nil
+	})
+	return err
+}
+
+// gone checks that nothing of a name is left.
+func gone(r *registry.Registry, name string) error {
+	if a, err := r.Application(ctxBackground, name); scafo.CodeOf(err) != scafo.CodeNotFound {
+		return fmt.Errorf("it is there: %+v %w", a, err)
+	}
+	for _, prefix := range []string{registry.RuntimesPrefix, registry.DeploymentPrefix, registry.DeployPrefix, registry.PlacementPrefix} {
+		page, err := r.Bucket().List(ctxBackground, prefix+name+"/", bucketAll)
+		if err != nil || len(page.Objects) > 0 {
+			return fmt.Errorf("%v is left, %w", page.Objects, err)
+		}
+	}
+	return nil
+}
+
+// raceOfDeletions is race on nodes that share one lease; node-a has it.
+func raceOfDeletions(t *testing.T, more func(t *testing.T, id string) func(*registry.Registry, *api.Deps), f func(c *contest)) {
+	t.Helper()
+	for round := range rounds {
+		synctest.Test(t, func(t *testing.T) {
+			c := &contest{t: t, store: memory.New(), random: rand.New(rand.NewPCG(uint64(round), 7))}
+			c.registry = fleetOver(t, c.store)
+			registerNodes(t, c.registry, "node-a", "node-b")
+			if err := furnish(c.registry); err != nil {
+				t.Fatal(err)
+			}
+			lease, w := &oneLease{holder: "node-a", fence: 1}, &wire{}
+			for i, id := range []string{"node-a", "node-b"} {
+				slow := fault.New(c.store)
+				var mu sync.Mutex
+				pauses := rand.New(rand.NewPCG(uint64(round), uint64(i+20)))
+				pause := func(context.Context, fault.Call) {
+					mu.Lock()
+					d := time.Duration(pauses.IntN(20)) * time.Millisecond
+					mu.Unlock()
+					time.Sleep(d)
+				}
+				slow.Inject(fault.Rule{Before: pause, After: pause})
+				var options []func(*registry.Registry, *api.Deps)
+				if more != nil {
+					options = append(options, more(t, id))
+				}
+				h, _ := deleting(t, slow, id, lease, w, options...)
+				c.nodes = append(c.nodes, h)
+			}
+			f(c)
+			time.Sleep(2 * time.Hour) // what comes late is looked for by then
+			check.Bucket(t, c.store)
+		})
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+}
+
+var deleteShop = at{"DELETE", "/v1/applications/shop?force=1", "tenant", ""}
+
+// keysOf are the keys that answers name.
+func (c *contest) keysOf() []string {
+	var out []string
+	for _, body := range c.said {
+		var said struct{ Deleted []string }
+		if json.Unmarshal([]byte(body), &said) == nil {
+			out = append(out, said.Deleted...)
+		}
+	}
+	return out
+}
+
+func TestRaceOfTwoDeletions(t *testing.T) {
+	raceOfDeletions(t, nil, func(c *contest) {
+		got := c.send(deleteShop, deleteShop, deleteShop)
+		c.wantStatuses(got, 200, 404)
+		if count(got, 200) == 0 {
+			c.t.Errorf("nobody deleted it: %v", got)
+		}
+		keys := c.keysOf()
+		if n := len(slices.Compact(slices.Sorted(slices.Values(keys)))); n != len(keys) || n != 6 {
+			c.t.Errorf("the answers name %d keys, %d different ones: %v", len(keys), n, keys)
+		}
+		if err := gone(c.registry, "shop"); err != nil {
+			c.t.Error(err)
+		}
+	})
+}
+
+func TestRaceOfADeletionWithSetters(t *testing.T) {
+	raceOfDeletions(t, nil, func(c *contest) {
+		set := func(action, body string) at { return at{"POST", "/v1/applications/shop/" + action, "admin", body} }
+		got := c.send(deleteShop, set("retire", ""), set("block", ""), set("replicas", `{"replicas":9}`), set("labels", `{"labels":{"a":"b"}}`), set("unretire", ""))
+		c.wantStatuses(got, 200, 404, 409)
+		if got[0] != 200 {
+			c.t.Errorf("the deletion: %d %s", got[0], c.said[0])
+		}
+		if err := gone(c.registry, "shop"); err != nil {
+			c.t.Error(err)
+		}
+		// What was set on the one that is gone is not on the next.
+		next, created, err := c.registry.CreateApplication(c.t.Context(), "shop", "admin", nil)
+		if err != nil || !created || next.Retired != nil || next.Blocked != nil || next.Labels != nil || next.Replicas.Count != 1 {
+			c.t.Errorf("%+v %v %v", next, created, err)
+		}
+	})
+}
+
+// claim takes the steps of a claim: pending, the application, held, the application's
+// list, and the claim once more.
+func claim(r *registry.Registry, name, host string) error {
+	ctx, key := ctxBackground, registry.ClaimKey(host)
+	app, err := r.Application(ctx, name)
+	if err != nil {
+		return err
+	}
+	step := func(state scafo.ClaimState) error {
+		_, err := registry.Update(ctx, r, key, func(d *registry.Doc[scafo.Claim]) error {
+			if state == scafo.ClaimHeld && (d.Value.UID != app.UID || d.Value.State != scafo.ClaimPending) {
+				return scafo.Errorf(scafo.CodeReferenceHeld, "it was released")
+			}
+			d.Value = scafo.Claim{Header: d.Value.Header, Host: host, Application: name, UID: app.UID, State: state, At: r.Now()}
+			return nil
+		})
+		return err
+	}
+	if err := step(scafo.ClaimPending); err != nil {
+		return err
+	}
+	if now, err := r.Application(ctx, name); err != nil || now.UID != app.UID || now.Deleting != nil {
+		_ = step(scafo.ClaimReleased)
+		return scafo.Errorf(scafo.CodeApplicationDeleting, "gone")
+	}
+	if err := step(scafo.ClaimHeld); err != nil {
+		return err
+	}
+	_, err = r.UpdateApplication(ctx, name, func(a *scafo.Application) error {
+		if a.UID != app.UID {
+			return scafo.Errorf(scafo.CodeApplicationDeleting, "gone")
+		}
+		a.Domains = append(a.Domains, scafo.Domain{Host: host})
+		return nil
+	})
+	if err != nil {
+		_ = step(scafo.ClaimReleased)
+	}
+	return err
+}
+
+func TestRaceOfADeletionWithAClaim(t *testing.T) {
+	raceOfDeletions(t, nil, func(c *contest) {
+		slow := fault.New(c.store)
+		slow.Inject(fault.Rule{Latency: time.Duration(c.random.IntN(40)) * time.Millisecond})
+		r := registry.New(slow, registry.Options{})
+		var wg sync.WaitGroup
+		var err error
+		wg.Go(func() {
+			time.Sleep(time.Duration(c.random.IntN(200)) * time.Millisecond)
+			err = claim(r, "shop", "shop.example.com")
+		})
+		got := c.send(deleteShop)
+		wg.Wait()
+		if got[0] != 200 {
+			c.t.Errorf("%v %s", got, c.said[0])
+		}
+		if code := scafo.CodeOf(err); err != nil && code != scafo.CodeApplicationDeleting && code != scafo.CodeNotFound && code != scafo.CodeReferenceHeld {
+			c.t.Error(err)
+		}
+		if err := gone(c.registry, "shop"); err != nil {
+			c.t.Error(err)
+		}
+		d, lerr := registry.Load[scafo.Claim](c.t.Context(), c.registry, registry.ClaimKey("shop.example.com"))
+		if lerr != nil || d.Exists && d.Value.State == scafo.ClaimHeld {
+			c.t.Errorf("the claim is %+v, %v", d.Value, lerr)
+		}
+	})
+}
+
+// publishes is a runtime's deploy command that takes a while and writes what it does.
+type publishes struct {
+	r      *registry.Registry
+	random func(n int) int
+}
+
+func (p publishes) Version(context.Context) (string, error) { return "celld 0.6.2", nil }
+
+func (p publishes) Publish(ctx context.Context, app scafo.Application, _, _, _ string) (deploy.Published, error) {
+	for _, k := range []string{"deploy-blobs/x", "deploy/current.json"} {
+		time.Sleep(time.Duration(p.random(100)) * time.Millisecond)
+		if ctx.Err() != nil {
+			return deploy.Published{}, ctx.Err()
+		}
+		if _, err := p.r.Bucket().Put(context.WithoutCancel(ctx), registry.RuntimePrefix(app.Name, app.UID)+k, []byte(`{"version":"v2"}`)); err != nil {
+			return deploy.Published{}, err
+		}
+	}
+	return deploy.Published{Version: "v2"}, nil
+}
+
+// nobodyServes settles every deploy at once.
+type nobodyServes struct{}
+
+func (nobodyServes) Settle(context.Context, scafo.Application, int64, string, func([]scafo.DeployNode)) error {
+	return nil
+}
+func (nobodyServes) CelldVersions(context.Context, string) map[string]string { return nil }
+func (nobodyServes) NodeAnswers(context.Context, string) bool                { return true }
+
+func artifact(t *testing.T) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	const config = `{"name":"shop"}`
+	if err := w.WriteHeader(&tar.Header{Name: "wrangler.jsonc", Mode: 0o644, Size: int64(len(config))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte(config)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// A deploy and a deletion at once: whichever comes first, what is there afterwards is
+// one whole application, or none, and nothing is left of what is gone.
+func TestRaceOfADeletionWithADeploy(t *testing.T) {
+	body := artifact(t)
+	outcomes := map[string]int{}
+	with := func(t *testing.T, id string) func(*registry.Registry, *api.Deps) {
+		dir := t.TempDir()
+		return func(r *registry.Registry, d *api.Deps) {
+			var mu sync.Mutex
+			random := rand.New(rand.NewPCG(uint64(len(dir)), uint64(fences.Add(1))))
+			s, err := deploy.New(deploy.Config{
+				Node: id, Registry: r, Bucket: r.Bucket(), Fleet: nobodyServes{}, Staging: dir,
+				Publisher: publishes{r, func(n int) int {
+					mu.Lock()
+					defer mu.Unlock()
+					return random.IntN(n)
+				}},
+				Limits: deploy.Limits{ArtifactBytes: 1 << 20, ArchiveEntries: 10, Concurrency: 2, Queue: 4, StagedBytes: 4 << 20, Receive: time.Minute, Wait: time.Minute, Task: time.Minute},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_ = s.Run(ctx)
+			}()
+			t.Cleanup(func() {
+				cancel()
+				<-ended
+			})
+			// As the loop does when it hears of the mark.
+			r.OnChange(func(_ context.Context, keys []string) {
+				if slices.Contains(keys, registry.ApplicationKey("shop")) {
+					go func() {
+						if a, err := r.Application(ctx, "shop"); err == nil && a.Deleting != nil {
+							s.End(a)
+						}
+					}()
+				}
+			})
+			d.Deploys = s
+		}
+	}
+	header, err := scafo.DeployMetadata{}.Header()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raceOfDeletions(t, with, func(c *contest) {
+		was := c.app()
+		var wg sync.WaitGroup
+		statuses := make([]int, 2)
+		for i := range statuses {
+			r := request(http.MethodPost, "/v1/applications/shop/deploys", "tenant", strings.NewReader(body))
+			r.Header.Set(scafo.DeployHeader, header)
+			node, wait := c.nodes[i], time.Duration(c.random.IntN(2000))*time.Millisecond
+			wg.Go(func() {
+				time.Sleep(wait)
+				w := record(node, r)
+				statuses[i] = w.Code
+			})
+		}
+		time.Sleep(time.Duration(c.random.IntN(300)) * time.Millisecond)
+		got := c.send(deleteShop)
+		wg.Wait()
+		c.wantStatuses(statuses, 202, 409)
+		if got[0] != 200 {
+			c.t.Errorf("the deletion: %d %s", got[0], c.said[0])
+		}
+		time.Sleep(2 * time.Minute)
+		for k := range c.store.Dump() {
+			if strings.Contains(k, was.UID) {
+				c.t.Errorf("%s is left", k)
+			}
+		}
+		a, err := c.registry.Application(c.t.Context(), "shop")
+		switch {
+		case scafo.CodeOf(err) == scafo.CodeNotFound:
+			outcomes["gone"]++
+		case err != nil || a.UID == was.UID || a.Deleting != nil || a.Publishing != nil || a.Deployment != "v2":
+			c.t.Errorf("%+v %v", a, err)
+		default:
+			outcomes["a new one"]++
+		}
+	})
+	if outcomes["gone"] < rounds/20 || outcomes["a new one"] < rounds/20 {
+		t.Errorf("the race has one side: %v", outcomes)
+	}
+	t.Log(outcomes)
+}
