@@ -306,17 +306,18 @@ type fakeSupervisor struct {
 	node    string
 	changes chan struct{}
 
-	mu      sync.Mutex
-	starts  time.Duration                   // how long a start takes
-	reloads time.Duration                   // how long a reload takes
-	refuse  map[string]string               // by version: what the runtime says to it
-	crash   map[string]string               // by version: what it says before it exits 1
-	procs   map[string]*scafo.ProcessStatus // by uid
-	disk    map[string]bool                 // the uids that left something on disk
-	gen     map[string]int                  // by uid: of the latest start or reload
-	sets    int
-	dead    bool
-	ports   int
+	mu       sync.Mutex
+	starts   time.Duration                   // how long a start takes
+	reloads  time.Duration                   // how long a reload takes
+	refuse   map[string]string               // by version: what the runtime says to it
+	crash    map[string]string               // by version: what it says before it exits 1
+	procs    map[string]*scafo.ProcessStatus // by uid
+	internal bool                            // processes tell their internal listener and a pid; port 1 is shop's
+	disk     map[string]bool                 // the uids that left something on disk
+	gen      map[string]int                  // by uid: of the latest start or reload
+	sets     int
+	dead     bool
+	ports    int
 }
 
 func newFakeSupervisor(node string) *fakeSupervisor {
@@ -354,6 +355,9 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 			p = &scafo.ProcessStatus{
 				Application: w.Application, UID: w.UID, State: scafo.ProcessStarting, CelldVersion: "celld 0.6.2",
 				URL: fmt.Sprintf("http://%s.example:%d", s.node, s.ports), Wanted: w.Version,
+			}
+			if s.internal {
+				p.PID, p.Internal = s.ports, fmt.Sprintf("http://%s.internal:%d", s.node, s.ports-20000)
 			}
 			s.procs[w.UID] = p
 			s.later(w.UID, s.starts, func(p *scafo.ProcessStatus) {
