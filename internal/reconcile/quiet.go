@@ -93,6 +93,8 @@ func (l *Loop) quietNode(ctx context.Context, v *view, id, application, uid stri
 		return l.quietHere(ctx, uid)
 	}
 	n, known := v.snap.Nodes[id]
+	last := v.snap.Heartbeats[id].Processes
+	at := slices.IndexFunc(last, func(p scafo.ProcessStatus) bool { return p.UID == uid && p.PID != 0 })
 	for known && n.Removed == nil && n.Address != "" && l.c.Peers != nil && ctx.Err() == nil {
 		hctx, cancel := context.WithTimeout(ctx, hintTimeout)
 		a, err := l.c.Peers.Hint(hctx, n, scafo.PeerHint{Keys: []string{registry.ApplicationKey(application)}})
@@ -103,12 +105,16 @@ func (l *Loop) quietNode(ctx context.Context, v *view, id, application, uid stri
 		switch {
 		case err == nil && !runs(a.Processes, uid):
 			return true
-		case err != nil && !live:
-			return l.quietOrphans(ctx, v.snap.Heartbeats[id], uid)
+		case err == nil:
+		case at >= 0 && l.quietOrphan(ctx, last[at]):
+			// Whether the node is dead or only silent: nobody is to serve the application.
+			return true
+		case !live:
+			return at < 0
 		}
 		sleep(ctx, askAgain)
 	}
-	return l.quietOrphans(ctx, v.snap.Heartbeats[id], uid)
+	return ctx.Err() == nil && (at < 0 || l.quietOrphan(ctx, last[at]))
 }
 
 func (l *Loop) quietHere(ctx context.Context, uid string) bool {
@@ -124,18 +130,6 @@ func runs(processes []scafo.ProcessStatus, uid string) bool {
 	return slices.ContainsFunc(processes, func(p scafo.ProcessStatus) bool {
 		return p.UID == uid && p.State != scafo.ProcessStopped
 	})
-}
-
-// quietOrphans asks the processes in a node's last heartbeat to shut down, and waits
-// until none of them answers.
-func (l *Loop) quietOrphans(ctx context.Context, h scafo.Heartbeat, uid string) bool {
-	all := true
-	for _, p := range h.Processes {
-		if p.UID == uid && p.PID != 0 {
-			all = l.quietOrphan(ctx, p) && all
-		}
-	}
-	return all
 }
 
 // quietOrphan asks one process. The address may be another's by now, so that who
