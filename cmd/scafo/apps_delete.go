@@ -108,11 +108,20 @@ func (g *globals) deleteApplication(c *cobra.Command, cl *client.Client, name st
 		fmt.Fprintf(c.OutOrStdout(), "%s is deleted: %d keys\n", name, keys)
 		return nil
 	}
-	if keys == 0 {
-		fmt.Fprint(w, "{\n  \"deleted\": [")
+	if err := endKeys(w, keys); err != nil {
+		return err
 	}
-	fmt.Fprint(w, "]\n}\n")
 	return w.Flush()
+}
+
+// endKeys ends a list of n keys.
+func endKeys(w io.Writer, n int) error {
+	end := "\n  ]\n}\n"
+	if n == 0 {
+		end = "{\n  \"deleted\": []\n}\n"
+	}
+	_, err := io.WriteString(w, end)
+	return err
 }
 
 // printKey is one key of the list, behind those before it.
