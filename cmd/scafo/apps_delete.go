@@ -77,7 +77,7 @@ func matchName(in io.Reader, name string) error {
 // deleteApplication asks until somebody coordinates, and prints the keys as they
 // arrive.
 func (g *globals) deleteApplication(c *cobra.Command, cl *client.Client, name string, force bool) error {
-	var out io.Writer = io.Discard
+	out := io.Discard
 	if g.json {
 		out = c.OutOrStdout()
 	}
@@ -100,7 +100,7 @@ func (g *globals) deleteApplication(c *cobra.Command, cl *client.Client, name st
 		return printKey(w, keys, key)
 	}
 	if err := settled(c.Context(), func() error { return cl.DeleteApplication(c.Context(), name, force, each) }); err != nil {
-		w.Flush()
+		_ = w.Flush() // what arrived; the error says the rest
 		return err
 	}
 	if !g.json {

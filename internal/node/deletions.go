@@ -49,7 +49,7 @@ func (p *peers) Forward(ctx context.Context, to scafo.Node, r deletion.Request) 
 	// One connection for one such request: a kept one may have been closed by the other
 	// side, and a change is not sent twice.
 	req.Close = true
-	res, err := p.transport.RoundTrip(req)
+	res, err := p.transport.RoundTrip(req) //nolint:bodyclose // whoever gets the answer closes it
 	if err != nil {
 		return nil, err
 	}

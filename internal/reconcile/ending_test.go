@@ -435,7 +435,9 @@ func TestQuiet(t *testing.T) {
 			t.Fatal(err)
 		}
 		ids := w.ids()
-		quiet := func(within time.Duration) []string { return w.node(ids[0]).loop.Quiet(t.Context(), "shop", app.UID, within) }
+		quiet := func(within time.Duration) []string {
+			return w.node(ids[0]).loop.Quiet(t.Context(), "shop", app.UID, within)
+		}
 		if missing := quiet(2 * time.Second); !slices.Equal(missing, ids) {
 			t.Errorf("while it is served: %v", missing)
 		}
