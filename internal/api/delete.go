@@ -27,6 +27,8 @@ const (
 	// writePatience bounds how long a caller may take to read a part of a streamed
 	// answer, so that it cannot hold up the deletion.
 	writePatience = 30 * time.Second
+	// partBytes is how much of another node's answer is read at once.
+	partBytes = 32 << 10
 )
 
 // forced reads ?force: nothing but these two counts.
@@ -74,6 +76,9 @@ func (s *server) deleteApplication(_ context.Context, c *call) (answer, error) {
 			return ok(struct {
 				Deleted []string `json:"deleted"`
 			}{held})
+		case ctx.Err() != nil:
+			o.Keys.Close()
+			return answer{}, scafo.Wrap(ctx.Err(), scafo.CodeDraining, "the caller left; the deletion goes on")
 		case err != nil:
 			o.Keys.Close()
 			return answer{}, err
@@ -117,8 +122,7 @@ func streamKeys(ctx context.Context, w *streamed, held []string, keys *deletion.
 func handedOn(a *deletion.Answer) answer {
 	out := answer{status: a.Status, header: http.Header{}, stream: func(w *streamed) error {
 		defer a.Body.Close()
-		_, err := io.Copy(w, a.Body)
-		return err
+		return passOn(w, a.Body)
 	}}
 	for _, name := range []string{"Content-Type", "Content-Length", "Retry-After", "WWW-Authenticate"} {
 		if v := http.Header(a.Header).Values(name); len(v) > 0 {
@@ -126,6 +130,28 @@ func handedOn(a *deletion.Answer) answer {
 		}
 	}
 	return out
+}
+
+// passOn sends what arrives as it arrives.
+func passOn(w *streamed, body io.Reader) error {
+	part := make([]byte, partBytes)
+	for {
+		n, err := body.Read(part)
+		if n > 0 {
+			if _, err := w.Write(part[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
 }
 
 // streamed is an answer that is sent in parts, each of which is given its time.

@@ -38,9 +38,9 @@ type Runtimes interface {
 func (l *Loop) Quiet(ctx context.Context, application, uid string, within time.Duration) (unconfirmed []string) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	l.mu.Lock()
-	v := l.view
-	l.mu.Unlock()
+	// A pass that begins now knows that it is to go, and every earlier one has written
+	// what it decided.
+	v, _ := l.fresh(ctx)
 	if v == nil {
 		return nil
 	}

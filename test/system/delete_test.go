@@ -94,7 +94,7 @@ func TestADeletedApplicationIsGone(t *testing.T) {
 	b := c.bucket()
 	c.must("deploy", c.example("counter"), "--replicas", "2")
 	c.must("deploy", worker(t, "counter-staging", `export default { fetch() { return new Response("other") } }`))
-	pids := c.running("counter", 2)
+	c.running("counter", 2)
 	for want := 1; want <= 3; want++ {
 		if body, err := c.ask("counter"); err != nil || number(t, body) != want {
 			t.Fatalf("%q %v, want %d", body, err, want)
@@ -119,7 +119,7 @@ func TestADeletedApplicationIsGone(t *testing.T) {
 		t.Errorf("within its grace period: %v %s", err, errs)
 	}
 	c.must("apps", "unretire", "counter")
-	pids = c.running("counter", 2)
+	pids := c.running("counter", 2)
 	if _, errs, err := c.scafo(append([]string{"apps", "delete", "counter", "--force"}, node...)...); err == nil || !contains(errs, "--yes") {
 		t.Errorf("without being asked: %v %s", err, errs)
 	}
