@@ -106,6 +106,8 @@ type Service struct {
 	runs map[string]*run // those that are carried out, by uid; guarded by mu
 	wg   sync.WaitGroup
 	late lateKeys
+	// deleting holds a token for each key that is being deleted.
+	deleting chan struct{}
 }
 
 // New makes a service.
@@ -116,7 +118,7 @@ func New(c Config) (*Service, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{c: c, log: c.Log, begun: make(chan struct{}), runs: map[string]*run{}, late: lateKeys{wake: make(chan struct{}, 1)}}, nil
+	return &Service{c: c, log: c.Log, begun: make(chan struct{}), runs: map[string]*run{}, late: lateKeys{wake: make(chan struct{}, 1)}, deleting: make(chan struct{}, allDeleters)}, nil
 }
 
 // Run carries deletions out until ctx ends. It is called once. What is unfinished then is for the next

@@ -26,9 +26,10 @@ const (
 	// slotLook how often that is looked at.
 	slotWithin = 15 * time.Second
 	slotLook   = 250 * time.Millisecond
-	// deleters is how many keys are deleted at once, and deleteTries how often each
-	// is tried.
+	// deleters is how many keys one deletion deletes at once, allDeleters how many all
+	// of them do, and deleteTries how often each is tried.
 	deleters      = 16
+	allDeleters   = 48
 	deleteTries   = 6
 	deletePause   = 50 * time.Millisecond
 	deleteLongest = 2 * time.Second
@@ -431,6 +432,12 @@ func (s *Service) deleteAll(ctx context.Context, keys []string) error {
 	g.SetLimit(deleters)
 	for _, k := range keys {
 		g.Go(func() error {
+			select {
+			case s.deleting <- struct{}{}:
+				defer func() { <-s.deleting }()
+			case <-gctx.Done():
+				return gctx.Err()
+			}
 			return s.insist(gctx, "deleting "+k, func() error { return s.c.Registry.Bucket().Delete(gctx, k) })
 		})
 	}

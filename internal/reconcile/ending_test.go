@@ -47,6 +47,8 @@ type deletes struct {
 	mu   sync.Mutex
 	of   map[string]*deletion.Service // guarded by mu; by node
 	stop map[string]func()            // guarded by mu
+	// forward lets nodes hand requests on to each other.
+	forward bool
 }
 
 func newDeletes(w *world) *deletes {
@@ -54,9 +56,13 @@ func newDeletes(w *world) *deletes {
 }
 
 func (d *deletes) option(c *Config, _ *fakeSupervisor, _ *scafo.Node) {
-	s, err := deletion.New(deletion.Config{
+	cfg := deletion.Config{
 		Node: c.Node, Registry: c.Store.(*store).r, Lease: c.Lease.(*lease.Runner), Fleet: lateFleet{d.w, c.Node}, Log: c.Log,
-	})
+	}
+	if d.forward {
+		cfg.Forwarder = d
+	}
+	s, err := deletion.New(cfg)
 	if err != nil {
 		d.w.t.Fatal(err)
 	}
@@ -94,6 +100,9 @@ func (d *deletes) delete(id, name string) ([]string, error) {
 	o, err := s.Delete(d.w.t.Context(), deletion.Request{Application: name, Caller: "test", Force: true})
 	if err != nil {
 		return nil, err
+	}
+	if o.Answer != nil {
+		return nil, o.Answer.Body.Close()
 	}
 	defer o.Keys.Close()
 	var out []string

@@ -147,7 +147,7 @@ func (l *Loop) quietOrphan(ctx context.Context, p scafo.ProcessStatus) bool {
 		case err != nil:
 			cancel()
 			return asked && ctx.Err() == nil
-		case version != p.Deployment && version != p.Wanted:
+		case version == "" || version != p.Deployment && version != p.Wanted:
 			cancel()
 			return false
 		case !asked:
