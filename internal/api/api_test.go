@@ -131,7 +131,7 @@ func TestStateNarrows(t *testing.T) {
 		Node:        &scafo.Node{Header: scafo.Header{V: 1, Write: "nonce"}, ID: "node-a"},
 		Lease:       &scafo.Lease{Header: scafo.Header{V: 1, Write: "nonce"}, Node: "node-a", Fence: 7},
 		Coordinator: &scafo.CoordinatorView{Node: "node-a", Fence: 7, Self: true, Unplaced: &unplaced},
-		Processes:   []scafo.ProcessStatus{{Application: "secret"}, {Application: "shop"}, {Application: "blog-x"}, {Application: "blog"}},
+		Processes:   []scafo.ProcessStatus{{Application: "secret"}, {Application: "shop", Internal: "http://10.9.8.7:1"}, {Application: "blog-x"}, {Application: "blog"}},
 		Placements:  []scafo.PlacementView{{Application: "blog-x"}, {Application: "secret"}},
 		Reconcile:   &scafo.ReconcileStatus{Error: "secret did not start"},
 	}
@@ -153,7 +153,13 @@ func TestStateNarrows(t *testing.T) {
 			t.Errorf("write nonces are shown: %s", text)
 		}
 	}
+	if text := get("node-b", &scafo.DaemonState{}); !strings.Contains(text, "10.9.8.7") {
+		t.Errorf("a node is not told where other nodes' runtimes listen: %s", text)
+	}
 	text := get("tenant", &scoped)
+	if strings.Contains(text, "10.9.8.7") {
+		t.Errorf("discloses the fleet's own network: %s", text)
+	}
 	if strings.Contains(text, "secret") || strings.Contains(text, `"blog"`) {
 		t.Errorf("discloses what the key does not reach: %s", text)
 	}

@@ -72,16 +72,8 @@ func (s *store) WriteHeartbeat(ctx context.Context, h scafo.Heartbeat) error {
 }
 
 func (s *store) PutPlacement(ctx context.Context, p scafo.Placement, held func() bool) (scafo.Placement, error) {
-	key := registry.PlacementKey(p.Application, p.UID)
-	d, err := registry.Update(ctx, s.r, key, func(d *registry.Doc[scafo.Placement]) error {
-		if d.Exists && d.Value.Fence > p.Fence || !held() {
-			return registry.ErrFenced
-		}
-		p.Header = d.Value.Header
-		d.Value = p
-		return nil
-	})
-	return d.Value, err
+	written, _, err := s.r.DecidePlacement(ctx, p, held)
+	return written, err
 }
 
 func (s *store) Deploys(ctx context.Context) ([]bucket.Info, error) {

@@ -139,11 +139,23 @@ func (r *Registry) Deployment(ctx context.Context, application, uid, version str
 // decision of a higher fence: ErrFenced then. A decision that stands already is
 // not written again.
 func (r *Registry) PutPlacement(ctx context.Context, p scafo.Placement) (scafo.Placement, error) {
-	key := PlacementKey(p.Application, p.UID)
-	wrote := false
-	d, err := Update(ctx, r, key, func(d *Doc[scafo.Placement]) error {
+	written, wrote, err := r.DecidePlacement(ctx, p, nil)
+	if err != nil || !wrote {
+		return written, err
+	}
+	return written, r.Announce(ctx, PlacementKey(p.Application, p.UID))
+}
+
+// DecidePlacement is PutPlacement for who announces it with what else changes. held,
+// which may be nil, says at each try whether the writer still coordinates; where it
+// does not, that is ErrFenced too.
+func (r *Registry) DecidePlacement(ctx context.Context, p scafo.Placement, held func() bool) (written scafo.Placement, wrote bool, err error) {
+	d, err := Update(ctx, r, PlacementKey(p.Application, p.UID), func(d *Doc[scafo.Placement]) error {
 		wrote = false
 		was := d.Value
+		if held != nil && !held() {
+			return scafo.Wrap(ErrFenced, scafo.CodeCASConflict, "the placement of %s is another coordinator's to decide", p.Application)
+		}
 		if d.Exists && was.Fence > p.Fence {
 			return scafo.Wrap(ErrFenced, scafo.CodeCASConflict, "the placement of %s was decided under fence %d, this is %d", p.Application, was.Fence, p.Fence)
 		}
@@ -160,8 +172,5 @@ func (r *Registry) PutPlacement(ctx context.Context, p scafo.Placement) (scafo.P
 		wrote = true
 		return nil
 	})
-	if err != nil || !wrote {
-		return d.Value, err
-	}
-	return d.Value, r.Announce(ctx, key)
+	return d.Value, wrote && err == nil, err
 }
