@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/client"
 	"github.com/scafo/scafo/internal/pack"
+	"github.com/scafo/scafo/internal/pipeline"
 	"github.com/scafo/scafo/internal/profile"
 )
 
@@ -30,7 +32,8 @@ type deployFlags struct {
 	name, env, replicas       string
 	vars, selector            []string
 	noBundle, noBuild, noWait bool
-	strict, dryRun            bool
+	strict, dryRun, oidc      bool
+	audience                  string
 	packed                    pack.Options
 	metadata                  scafo.DeployMetadata
 }
@@ -73,6 +76,8 @@ with --no-wait the deploy's id.`,
 	fl.BoolVar(&f.strict, "strict", false, "refuse keys that would be left out")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "list what would be sent, and send nothing")
 	fl.BoolVar(&f.noWait, "no-wait", false, "wait neither for a place in the node's queue nor for the deploy's end")
+	fl.BoolVar(&f.oidc, "oidc", false, "deploy with the workload token of this job: "+pipeline.TokenVariable+", "+pipeline.FileVariable+", or GitHub Actions'")
+	fl.StringVar(&f.audience, "oidc-audience", scafo.DefaultAudience, "audience that GitHub Actions is asked for")
 	fl.StringVar(&f.replicas, "replicas", "", `on how many nodes it runs, or "all" (default: as it is)`)
 	fl.StringArrayVar(&f.selector, "selector", nil, "K=V: run only on nodes with this label, repeatable; none lifts it (default: as it is)")
 	return c
@@ -137,6 +142,9 @@ type deployRun struct {
 	client *client.Client
 	fleet  profile.Fleet
 	pkg    *pack.Package
+
+	mu        sync.Mutex // guards presented
+	presented presented
 }
 
 // deployResult is what --json prints.
@@ -166,7 +174,7 @@ func (d *deployRun) run(ctx context.Context) error {
 		return err
 	}
 	if !d.f.dryRun {
-		if d.client, d.fleet, err = d.g.client(); err != nil {
+		if d.client, d.fleet, err = d.caller(); err != nil {
 			return err
 		}
 		defer d.client.Close()
@@ -189,7 +197,7 @@ func (d *deployRun) run(ctx context.Context) error {
 	d.progress.done(fmt.Sprintf("packed %s (%s)", count(len(d.pkg.Files), "file"), pack.Size(d.pkg.Bytes)))
 	s, err := d.upload(ctx, artifact, size)
 	if err != nil {
-		return err
+		return d.advise(err)
 	}
 	r := deployResult{
 		DeployStatus: s, Source: d.f.metadata.Source, Notes: d.pkg.Notes,
@@ -199,7 +207,7 @@ func (d *deployRun) run(ctx context.Context) error {
 		return d.print(r, s.ID)
 	}
 	if r.DeployStatus, err = d.follow(ctx, s); err != nil {
-		return err
+		return d.advise(err)
 	}
 	if s = r.DeployStatus; s.State == scafo.DeployFailed {
 		r.Detail = d.pkg.Explain(s.Detail)

@@ -79,6 +79,10 @@ type silentError struct{ error }
 // explain is an error as a person should read it: what was refused, and what to
 // do where that is known.
 func explain(err error) string {
+	var known advised
+	if errors.As(err, &known) {
+		return explain(known.error) + "\n" + printable(known.advice)
+	}
 	var e *scafo.Error
 	if !errors.As(err, &e) {
 		return printable(err.Error())
@@ -120,7 +124,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print one JSON object")
 	root.AddCommand(
 		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDeploys(g),
-		newOperators(g), newFreeze(g),
+		newOperators(g), newFreeze(g), newTrust(g),
 		newToken(g), newBucket(), newDoctor(g), newConfig(g), newVersion(g), newCompletion(root),
 	)
 	wrapArgs(root)

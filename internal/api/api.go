@@ -152,8 +152,8 @@ func (s *server) routes() []route {
 	}
 	if s.Deploys != nil {
 		r = append(r,
-			route{method: http.MethodPost, path: "/v1/applications/:name/deploys", access: access{kind: fleetToken}, handle: s.postDeploy},
-			route{method: http.MethodGet, path: "/v1/deploys/:id", access: access{kind: fleetToken, application: deployApplication}, handle: s.getDeploy},
+			route{method: http.MethodPost, path: "/v1/applications/:name/deploys", access: access{kind: fleetToken, workload: takesWorkload}, handle: s.postDeploy},
+			route{method: http.MethodGet, path: "/v1/deploys/:id", access: access{kind: fleetToken, application: deployApplication, workload: takesWorkload}, handle: s.getDeploy},
 		)
 	}
 	if s.Applications != nil {

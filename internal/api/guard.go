@@ -8,6 +8,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/auth"
+	"github.com/scafo/scafo/internal/oidc"
 )
 
 // tokenKind is which tokens a route takes.
@@ -34,7 +35,19 @@ type access struct {
 	// localUse keeps the ids of used tokens in this node's memory alone. It is for
 	// calls that change nothing durable and may cost no bucket request.
 	localUse bool
+	// workload is what a workload token may do here.
+	workload workloadAccess
 }
+
+// workloadAccess is what a route makes of workload tokens. Such a token is verified
+// against the trust policy of the application that the call names.
+type workloadAccess int
+
+const (
+	noWorkload      workloadAccess = iota // it does not hold up here, like a token of nobody
+	refusesWorkload                       // one that holds up is told that it does not reach this
+	takesWorkload
+)
 
 // call is one request on its way through a route.
 type call struct {
@@ -73,6 +86,9 @@ func (s *server) guarded(c *call, rt *route) (answer, error) {
 		}
 		return rt.run(ctx, c)
 	}
+	if oidc.Issued(bearer) {
+		return s.workload(ctx, c, rt, bearer)
+	}
 	session, err := s.Verifier.Identify(ctx, bearer)
 	if err != nil {
 		return answer{}, err
@@ -100,6 +116,27 @@ func (s *server) guarded(c *call, rt *route) (answer, error) {
 	}
 	session.Accepted()
 	return a, err
+}
+
+// workload guards a route against a workload token. It is not recorded as used: a job
+// follows its deploy with the one that it has.
+func (s *server) workload(ctx context.Context, c *call, rt *route, bearer string) (answer, error) {
+	if rt.access.workload == noWorkload {
+		return answer{}, s.Verifier.RefuseWorkload()
+	}
+	// What names no application has no trust policy, so nothing can hold up there.
+	application, err := rt.access.names(c.params)
+	if err != nil || application == "" {
+		return answer{}, s.Verifier.RefuseWorkload()
+	}
+	if c.principal, err = s.Verifier.Workload(ctx, application, bearer); err != nil {
+		return answer{}, err
+	}
+	if rt.access.workload == refusesWorkload {
+		return answer{}, scafo.Errorf(scafo.CodeAuthScope, "a workload token deploys its application and does nothing else")
+	}
+	s.Verifier.AcceptedWorkload()
+	return rt.run(ctx, c)
 }
 
 // use is the recording of a token in the bucket, while the call goes on.

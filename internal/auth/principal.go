@@ -25,6 +25,8 @@ type Principal struct {
 	Scope scafo.Scope
 	// Supersedes is the key that an operator's was registered to replace.
 	Supersedes string
+	// Application is the only one that a workload token reaches.
+	Application string
 	// OIDC is what a workload token said.
 	OIDC *scafo.Provenance
 }
@@ -44,6 +46,8 @@ func (p Principal) Reaches(application string) bool {
 		return true
 	case KindOperator:
 		return p.Scope.Reaches(application)
+	case KindWorkload:
+		return application != "" && application == p.Application
 	}
 	return false
 }

@@ -34,6 +34,8 @@ type Options struct {
 	// Verdict, when set, is told how every token was judged: "accepted" or the
 	// reason of the refusal. The reasons are few and fixed.
 	Verdict func(reason string)
+	// Workloads, when set, has workload tokens accepted where a route takes them.
+	Workloads *Workloads
 }
 
 // Verifier checks tokens. It is safe for concurrent use.
@@ -45,11 +47,17 @@ type Verifier struct {
 	ingress ingressTokens
 	keys    *keyCache
 	used    usedSet
+
+	workloads *Workloads
+	reading   chan struct{} // holds one for each trust policy that is being read
 }
 
 // New makes a verifier.
 func New(records Records, o Options) *Verifier {
-	v := &Verifier{records: records, now: o.Now, log: o.Log, verdict: o.Verdict, ingress: newIngressTokens(o.IngressTokens)}
+	v := &Verifier{
+		records: records, now: o.Now, log: o.Log, verdict: o.Verdict, ingress: newIngressTokens(o.IngressTokens),
+		workloads: o.Workloads, reading: make(chan struct{}, maxPolicyReads),
+	}
 	if v.now == nil {
 		v.now = time.Now
 	}

@@ -174,6 +174,9 @@ type Retire struct {
 type OIDC struct {
 	// Admit issuers at http://127.0.0.1, for tests.
 	AllowLoopback bool `key:"allowLoopback"`
+	// Admit issuers at private addresses: a GitLab of one's own, for instance. Without
+	// it nothing in the node's own network is asked for keys.
+	AllowPrivate bool `key:"allowPrivate"`
 }
 
 // Storage is what the ingress keeps in the bucket.

@@ -25,6 +25,7 @@ import (
 	"github.com/scafo/scafo/internal/deletion"
 	"github.com/scafo/scafo/internal/deploy"
 	"github.com/scafo/scafo/internal/lease"
+	"github.com/scafo/scafo/internal/oidc"
 	"github.com/scafo/scafo/internal/reconcile"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/storage"
@@ -304,7 +305,13 @@ func (n *Node) assemble(ctx context.Context) error {
 	if err := n.newDeletions(); err != nil {
 		return err
 	}
-	verifier := auth.New(n.Registry, auth.Options{Log: n.log, IngressTokens: n.IngressTokens})
+	verifier := auth.New(n.Registry, auth.Options{
+		Log: n.log, IngressTokens: n.IngressTokens,
+		Workloads: &auth.Workloads{
+			Trust: n.Registry.TrustPolicy,
+			OIDC:  oidc.New(oidc.Options{AllowLoopback: n.c.OIDC.AllowLoopback, AllowPrivate: n.c.OIDC.AllowPrivate}),
+		},
+	})
 	follower.OnAnnounced(func(keys []string) { forgetKeys(verifier, keys) })
 	n.handler, err = api.New(api.Deps{
 		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
