@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request to an issuer, its body included.
-	requestTimeout = 5 * time.Second
+	// defaultTimeout bounds one request to an issuer, its body included.
+	defaultTimeout = 5 * time.Second
 	// maxBody bounds what an issuer may answer.
 	maxBody = 1 << 20
 	// maxKeys bounds the keys of one set that are looked at.
@@ -34,25 +34,31 @@ const (
 // fetcher reads the keys of issuers.
 type fetcher struct {
 	http          *http.Client
+	most          time.Duration // of one look at an issuer: two requests
 	allowLoopback bool
 }
 
 func newFetcher(o Options) *fetcher {
+	timeout := o.Timeout
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
 	dialer := &net.Dialer{
-		Timeout: requestTimeout,
+		Timeout: timeout,
 		// After the name was resolved, so that no name leads where no address may.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error { return o.mayDial(address) },
 	}
 	return &fetcher{
 		allowLoopback: o.AllowLoopback,
+		most:          2 * timeout,
 		http: &http.Client{
-			Timeout: requestTimeout,
+			Timeout: timeout,
 			Transport: &http.Transport{
 				// No proxy: it would be asked for addresses that are refused here.
 				DialContext:            dialer.DialContext,
 				TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Roots},
-				TLSHandshakeTimeout:    requestTimeout,
-				ResponseHeaderTimeout:  requestTimeout,
+				TLSHandshakeTimeout:    timeout,
+				ResponseHeaderTimeout:  timeout,
 				MaxResponseHeaderBytes: 64 << 10,
 				ForceAttemptHTTP2:      true,
 				MaxIdleConns:           8,
@@ -80,6 +86,7 @@ type Options struct {
 	AllowPrivate bool
 	Roots        *x509.CertPool   // nil: the system's
 	Now          func() time.Time // nil: time.Now
+	Timeout      time.Duration    // of one request; 0: 5 s
 }
 
 // shared is the address space of carriers (RFC 6598), which is private to them.

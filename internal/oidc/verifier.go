@@ -147,7 +147,7 @@ func (v *Verifier) candidates(ctx context.Context, i *issuer, t *Token) ([]key, 
 	}
 	// Whoever waits for the same keys is not to wait for another request because this
 	// caller went away.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*requestTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.fetch.most)
 	defer cancel()
 	keys, err := v.fetch.keys(ctx, t.Issuer)
 	switch {
