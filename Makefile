@@ -9,6 +9,8 @@ export SCAFO_CACHE
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(SCAFO_CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+ACTIONLINT_VERSION := v1.7.7
+ACTIONLINT := $(SCAFO_CACHE)/bin/actionlint-$(ACTIONLINT_VERSION)/actionlint
 export GOLANGCI_LINT_CACHE ?= $(SCAFO_CACHE)/golangci-lint
 
 # Static programs, and one build cache for the programs, the tests and the linter.
@@ -52,13 +54,18 @@ torture: setup build
 	SCAFO_TORTURE=$(DURATION) $(GOTEST) -tags 'system torture' -timeout 0 -count 1 -run Torture $(SYSTEM)
 
 ## lint: format, vet, linters, import directions
-lint: $(GOLANGCI)
+lint: $(GOLANGCI) $(ACTIONLINT)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run gofmt -w on these'; exit 1; }
 	$(GOLANGCI) run ./...
+	scripts/actionlint $(ACTIONLINT)
 
 $(GOLANGCI):
 	@mkdir -p $(dir $@)
 	GOBIN=$(dir $@) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+$(ACTIONLINT):
+	@mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 
 ## bench: ratios against a baseline in the same run
 bench: setup build

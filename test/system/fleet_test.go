@@ -182,14 +182,15 @@ type fleet struct {
 	firstPort     int
 	up            *program
 	requestClient *http.Client
+	variables     []string // of the environment, beside those that all have
 }
 
-// newFleet prepares one and starts it.
-func newFleet(t testing.TB) *fleet {
+// newFleet prepares one and starts it, with these variables in its environment.
+func newFleet(t testing.TB, variables ...string) *fleet {
 	t.Helper()
 	dir := t.TempDir()
 	f := &fleet{
-		t: t, state: filepath.Join(dir, "state"), profile: filepath.Join(dir, "profile.json"),
+		t: t, variables: variables, state: filepath.Join(dir, "state"), profile: filepath.Join(dir, "profile.json"),
 		api: "127.0.0.1:" + strconv.Itoa(freePort(t)), http: freePort(t), firstPort: 21000 + (os.Getpid()%40)*200,
 	}
 	f.requestClient = &http.Client{
@@ -208,7 +209,7 @@ func newFleet(t testing.TB) *fleet {
 }
 
 func (f *fleet) env() []string {
-	return []string{"SCAFO_PROFILE=" + f.profile, "SCAFO_LOG_LEVEL=info"}
+	return append([]string{"SCAFO_PROFILE=" + f.profile, "SCAFO_LOG_LEVEL=info"}, f.variables...)
 }
 
 func (f *fleet) start() {
