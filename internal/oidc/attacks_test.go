@@ -272,7 +272,11 @@ func TestBadKeys(t *testing.T) {
 		j[name] = value
 		return j
 	}
-	private := with(ec, "d", oidctest.B64(ec.Private.(*ecdsa.PrivateKey).D.FillBytes(make([]byte, 32))))
+	scalar, err := ec.Private.(*ecdsa.PrivateKey).Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := with(ec, "d", oidctest.B64(scalar))
 	cases := []struct {
 		name string
 		k    oidctest.Key

@@ -19,7 +19,7 @@ import (
 // Variables of the environment that a token is found by.
 const (
 	// TokenVariable holds a token: GitLab's id_tokens put one there.
-	TokenVariable = "SCAFO_OIDC_TOKEN"
+	TokenVariable = "SCAFO_OIDC_TOKEN" //nolint:gosec // a name
 	// FileVariable names a file that holds one, and is read again for each request:
 	// what writes it may renew it.
 	FileVariable = "SCAFO_OIDC_TOKEN_FILE"

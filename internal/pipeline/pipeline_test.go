@@ -91,8 +91,10 @@ func TestGitHubRefuses(t *testing.T) {
 		"status":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) },
 		"no token": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) },
 		"HTML":     func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) },
-		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 302) },
-		"cut":      func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		},
+		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		service := httptest.NewServer(h)
 		s, err := Find(env(map[string]string{githubURL: service.URL + "/?key=in-the-address", githubToken: "secret"}), "a")

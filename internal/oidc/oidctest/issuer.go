@@ -132,10 +132,13 @@ func (k Key) JWK() map[string]any {
 	j := map[string]any{"kid": k.ID, "use": "sig", "alg": k.Algorithm}
 	switch p := k.Private.Public().(type) {
 	case *ecdsa.PublicKey:
-		size := (p.Curve.Params().BitSize + 7) / 8
-		x, y := make([]byte, size), make([]byte, size)
+		point, err := p.Bytes() // 4, x, y
+		if err != nil {
+			panic(err) // a key that was made here is on its curve
+		}
+		x, y := point[1:1+len(point)/2], point[1+len(point)/2:]
 		j["kty"], j["crv"] = "EC", p.Curve.Params().Name
-		j["x"], j["y"] = B64(p.X.FillBytes(x)), B64(p.Y.FillBytes(y))
+		j["x"], j["y"] = B64(x), B64(y)
 	case ed25519.PublicKey:
 		j["kty"], j["crv"], j["x"] = "OKP", "Ed25519", B64(p)
 		delete(j, "alg") // go-jose and many issuers know it by its curve alone
