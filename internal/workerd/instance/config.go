@@ -59,7 +59,7 @@ func config(s *Spec, credentials string) ([]byte, error) {
 			field{"disk", object(field{"path", text(s.Disk)}, field{"writable", boolean(true)})}))
 	}
 	if s.Cache != nil {
-		services = append(services, s.Cache.service())
+		all = append(all, s.Cache.service())
 	}
 	if s.Trial {
 		all = append(all, object(field{"name", text(serviceInternet)}, field{"network", object(field{"allow", list()})}))
