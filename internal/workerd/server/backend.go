@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/workerd/relay"
 )
 
 // adoption is one deployment as this process took it over.
@@ -28,6 +29,7 @@ type backend struct {
 	slot      int
 	started   time.Time
 	transport *http.Transport
+	pool      relay.Pool // connections of what is relayed the short way
 	proxy     *httputil.ReverseProxy
 	healthy   atomic.Bool
 	drained   atomic.Bool   // it was asked to leave
@@ -56,8 +58,15 @@ func newBackend(a adoption, p Process, slot int) *backend {
 		ReadBufferSize:      16 << 10,
 		WriteBufferSize:     16 << 10,
 	}
+	b.pool.Dial, b.pool.Most, b.pool.Idle = p.Dial, maxIdlePerBackend, idleUpstream
 	return b
 }
+
+// Pool implements relay.Backend.
+func (b *backend) Pool() *relay.Pool { return &b.pool }
+
+// End implements relay.Backend.
+func (b *backend) End() { b.end() }
 
 const (
 	maxIdlePerBackend = 128
@@ -108,7 +117,13 @@ func (b *backend) retire() {
 	for _, k := range open {
 		k.goAway()
 	}
+	b.closeIdle()
+}
+
+// closeIdle closes the connections that nobody uses any more.
+func (b *backend) closeIdle() {
 	b.transport.CloseIdleConnections()
+	b.pool.Close()
 }
 
 // upgraded takes an upgraded connection under its wing.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -128,7 +129,14 @@ func refuse(w http.ResponseWriter, stopping bool) {
 		h.Set("Connection", "close")
 	}
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, "The application cannot answer at the moment.\n")
+	_, _ = io.WriteString(w, cannotAnswer)
+}
+
+const cannotAnswer = "The application cannot answer at the moment.\n"
+
+// refusal is what refuse answers, as bytes.
+func refusal() []byte {
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nCache-Control: no-store\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\nContent-Length: %d\r\n\r\n%s", len(cannotAnswer), cannotAnswer)
 }
 
 // newProxy is the way to one workerd. It adds nothing to a request: what the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/workerd/layout"
+	"github.com/scafo/scafo/internal/workerd/relay"
 )
 
 // The times of the supervisor.
@@ -46,6 +47,8 @@ const (
 	firstBackoff = 200 * time.Millisecond
 	lastBackoff  = 10 * time.Second
 	maxCrashes   = 10
+	// idleClient is how long a client's connection may be idle.
+	idleClient = 5 * time.Minute
 	// settleTime is what the last answers get to reach their clients once every
 	// workerd is gone.
 	settleTime = time.Second
@@ -136,16 +139,19 @@ func (s *Server) Stop() { s.cancel(errStop) }
 // Run serves on the two listeners, which it closes, until Stop, or until
 // something ends it. It returns nil after an orderly end.
 func (s *Server) Run(public, internal net.Listener) error {
-	web := &http.Server{Handler: http.HandlerFunc(s.servePublic), ReadHeaderTimeout: 60 * time.Second, IdleTimeout: 5 * time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	web := &http.Server{Handler: http.HandlerFunc(s.servePublic), ReadHeaderTimeout: 60 * time.Second, IdleTimeout: idleClient, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	control := &http.Server{Handler: s.internalHandler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	s.work.Go(func() { s.listen(web, public) })
+	short := s.newRelay()
+	s.work.Go(func() { s.listen(web, short.Rest(public)) })
+	s.work.Go(func() { s.relay(short, public) })
 	s.work.Go(func() { s.listen(control, internal) })
 	s.work.Go(s.boot)
 
 	<-s.ctx.Done()
 	cause := context.Cause(s.ctx)
 	s.finish(cause)
-	s.settleRequests(web)
+	_ = public.Close() // nothing that it has to say matters now
+	s.settleRequests(short, web)
 	_ = web.Close()
 	_ = control.Close()
 	s.work.Wait()
@@ -153,6 +159,31 @@ func (s *Server) Run(public, internal net.Listener) error {
 		return nil
 	}
 	return cause
+}
+
+// newRelay is the short way of plain requests.
+func (s *Server) newRelay() *relay.Server {
+	return relay.New(relay.Options{
+		Acquire: func() relay.Backend {
+			if b, _ := s.acquire(); b != nil {
+				return b
+			}
+			return nil // an interface that is nil
+		},
+		Stopping: s.isStopping, Refused: refusal(), Trust: s.o.Trust, Idle: idleClient, Log: s.log,
+	})
+}
+
+func (s *Server) relay(r *relay.Server, l net.Listener) {
+	if err := r.Serve(l); !errors.Is(err, net.ErrClosed) {
+		s.fatal(ExitFailed, fmt.Errorf("listener %s: %w", l.Addr(), err))
+	}
+}
+
+func (s *Server) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
 }
 
 func (s *Server) listen(h *http.Server, l net.Listener) {
@@ -342,9 +373,10 @@ func (s *Server) leave(b *backend, bound time.Time) {
 }
 
 // settleRequests gives answers that are still on their way to clients a moment.
-func (s *Server) settleRequests(h *http.Server) {
+func (s *Server) settleRequests(short *relay.Server, h *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
+	short.Shutdown(ctx)
 	_ = h.Shutdown(ctx) // what is left after that is cut
 }
 

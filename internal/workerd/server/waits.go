@@ -25,7 +25,7 @@ var errPeerGone = errors.New("a peer that it may have waited for is gone")
 // wait is a request without an answer yet.
 type wait struct {
 	since  time.Time
-	cancel context.CancelCauseFunc
+	cancel func(cause error)
 }
 
 type waitKey struct{}
@@ -41,6 +41,18 @@ func (b *backend) waiting(r *http.Request) (counted *http.Request, done func()) 
 		b.answeredWait(w)
 		cancel(nil)
 	}
+}
+
+// Waiting implements relay.Backend: it counts a request among those that wait.
+func (b *backend) Waiting(end func()) (over func()) {
+	if !b.durable() {
+		return nil
+	}
+	w := &wait{since: time.Now(), cancel: func(error) { end() }}
+	b.mu.Lock()
+	b.waits[w] = struct{}{}
+	b.mu.Unlock()
+	return func() { b.answeredWait(w) }
 }
 
 // heard says that the answer to r has begun.

@@ -29,6 +29,7 @@ func (s *Server) watch(b *backend) {
 		default:
 		}
 		s.watchMemory(b)
+		b.pool.Prune(time.Now())
 		if b.drained.Load() {
 			continue // it stops answering by and by, and has its bound
 		}
@@ -118,7 +119,7 @@ func (s *Server) exited(b *backend) {
 	stopping := s.stopping
 	uptime := time.Since(b.started)
 	s.mu.Unlock()
-	b.transport.CloseIdleConnections()
+	b.closeIdle()
 
 	log := s.log.With("pid", b.proc.PID(), "version", b.pointer.Version, "code", exit.Code, "signal", exit.Signal)
 	switch {
