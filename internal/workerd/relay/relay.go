@@ -297,6 +297,7 @@ func (c *conn) relay(b Backend) bool {
 	}
 	if err != nil {
 		a.drop()
+		answered()
 		if c.gone() || a.begun {
 			return false
 		}
