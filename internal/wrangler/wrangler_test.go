@@ -1,6 +1,9 @@
 package wrangler
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestGlobs(t *testing.T) {
 	for _, c := range []struct {
@@ -83,6 +86,29 @@ func TestNodeCompat(t *testing.T) {
 	} {
 		if got := NodeCompat(c.date, c.flags); got != c.want {
 			t.Errorf("%s %v: %v", c.date, c.flags, got)
+		}
+	}
+}
+
+func TestNodeFlags(t *testing.T) {
+	compat := []string{"nodejs_compat"}
+	for _, c := range []struct {
+		date  string
+		flags []string
+		uses  string
+		want  string
+	}{
+		{"2025-05-01", compat, "fs fs/promises path crypto", "enable_nodejs_fs_module"},
+		{"2025-05-01", compat, "https http process", "enable_nodejs_http_modules enable_nodejs_http_server_modules enable_nodejs_process_v2"},
+		{"2025-05-01", nil, "fs", ""},
+		{"2026-04-01", compat, "fs process", ""},
+		{"2026-03-31", compat, "tty readline/promises", "enable_nodejs_readline_module enable_nodejs_tty_module"},
+		{"2025-05-01", []string{"nodejs_compat", "disable_nodejs_fs_module", "enable_nodejs_os_module"}, "fs os vm", "enable_nodejs_vm_module"},
+		{"2024-09-22", compat, "process os", "enable_nodejs_os_module"},
+		{"2024-09-22", []string{"nodejs_compat_v2"}, "process", "enable_nodejs_process_v2"},
+	} {
+		if got := strings.Join(NodeFlags(c.date, c.flags, strings.Fields(c.uses)), " "); got != c.want {
+			t.Errorf("%s %v %s: %s", c.date, c.flags, c.uses, got)
 		}
 	}
 }

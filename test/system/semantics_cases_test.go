@@ -118,6 +118,13 @@ export default { async fetch(req: Request): Promise<Response> {
 		},
 		asks: []ask{{path: "/", status: 200, part: `"sum":42`}},
 	},
+	"node-before-its-date": {
+		config: `, "main": "a.js", "compatibility_date": "2025-01-01", "compatibility_flags": ["nodejs_compat"]`,
+		files: map[string]string{"a.js": `import fs from "node:fs"; import os from "os"; import http from "node:http"; import tty from "node:tty"; import { createRequire } from "node:module";
+export default { fetch() { return Response.json([typeof fs.readFileSync, typeof os.EOL, typeof http.createServer, typeof tty.isatty, typeof createRequire, process.version.slice(0, 1), typeof process.cwd()]); } };`},
+		bare: map[string]string{"a.js": `export default { fetch() { return Response.json(["function", "string", "function", "function", "function", "v", "string"]); } };`},
+		asks: []ask{{path: "/", status: 200, part: `"function"`}},
+	},
 	"rules-and-define": {
 		config: `, "main": "a.js", "define": {"WHO": "\"me\"", "N.M": "42"}, "rules": [{"type": "Text", "globs": ["**/*.md"], "fallthrough": true}, {"type": "Data", "globs": ["**/*.dat"]}]`,
 		files:  map[string]string{"a.js": "import md from './x.md'; import dat from './y.dat'; import txt from './z.txt'; export default { fetch() { return Response.json([md, new Uint8Array(dat).length, txt, WHO, N.M]); } };", "x.md": "# md", "y.dat": "abc", "z.txt": "still"},

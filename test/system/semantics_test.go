@@ -296,7 +296,11 @@ func TestSemantics(t *testing.T) {
 }
 
 func compare(t *testing.T, f *fleet, name string, c *semanticCase, esbuild string) {
-	config := fmt.Sprintf(`{"name": %q, "compatibility_date": "2026-11-01"%s}`, name, c.config)
+	date := `, "compatibility_date": "2026-11-01"`
+	if strings.Contains(c.config, "compatibility_date") {
+		date = ""
+	}
+	config := fmt.Sprintf(`{"name": %q%s%s}`, name, date, c.config)
 	files := map[string]string{"wrangler.jsonc": config}
 	maps.Copy(files, c.files)
 	out, errs, err := f.scafo("deploy", project(t, files))

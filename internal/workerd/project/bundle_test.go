@@ -131,6 +131,20 @@ func TestNodeModulesAreLeftToTheRuntime(t *testing.T) {
 	}
 }
 
+// A Worker whose date is older than a module of Node's gets it by a flag.
+func TestFlagsForNodeModules(t *testing.T) {
+	const config = `{"name": "app", "main": "a.js", "compatibility_date": "2025-05-01", "compatibility_flags": ["nodejs_compat", "other"], "no_bundle": `
+	for _, noBundle := range []string{"true", "false"} {
+		b := mustBuild(t, map[string]string{"wrangler.jsonc": config + noBundle + "}", "a.js": "import 'node:fs/promises'; import 'os'; import 'node:path';\nconsole.log(process.version);\n" + handler})
+		if got, want := b.Bundle.Manifest.CompatibilityFlags, []string{"nodejs_compat", "other", "enable_nodejs_fs_module", "enable_nodejs_os_module", "enable_nodejs_process_v2"}; !reflect.DeepEqual(got, want) {
+			t.Errorf("no_bundle %s: %v, want %v", noBundle, got, want)
+		}
+	}
+	if b := mustBuild(t, with("", map[string]string{"a.js": "import 'node:fs';\n" + handler})); len(b.Bundle.Manifest.CompatibilityFlags) != 0 {
+		t.Errorf("a new date: %v", b.Bundle.Manifest.CompatibilityFlags)
+	}
+}
+
 func TestUnbundled(t *testing.T) {
 	b := mustBuild(t, map[string]string{
 		"wrangler.jsonc": `{"name": "app", "main": "src/m.js", "compatibility_date": "2026-11-01", "no_bundle": true,

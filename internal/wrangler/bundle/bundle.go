@@ -3,6 +3,7 @@
 package bundle
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -75,6 +76,9 @@ type Result struct {
 	Exports  []string // of the main module; empty without bundling
 	Map      *SourceMap
 	Warnings []string
+	// Node are the modules of Node's that are left to the runtime, without `node:`,
+	// sorted; `process` also where only the global may be meant.
+	Node []string
 }
 
 // Error is a Worker that cannot be bundled.
@@ -100,6 +104,12 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	r.Warnings = b.warnings
+	for _, m := range r.Modules {
+		if bytes.Contains(m.Body, []byte("process.")) {
+			b.node.add("process")
+		}
+	}
+	r.Node = b.node.sorted()
 	return r, nil
 }
 
@@ -110,6 +120,7 @@ type bundler struct {
 	rules    wrangler.Matcher
 	warnings []string
 	extra    extraModules
+	node     nodeModules
 	// additional are names of modules by file, settled before the build starts.
 	additional map[string]string
 }

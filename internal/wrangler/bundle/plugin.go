@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,6 +52,28 @@ func (e *extraModules) sorted() []extraModule {
 	return e.list
 }
 
+// nodeModules are the modules of Node's that imports name. The bundler's callbacks come
+// from several goroutines.
+type nodeModules struct {
+	mu    sync.Mutex // guards names
+	names map[string]bool
+}
+
+func (n *nodeModules) add(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.names == nil {
+		n.names = map[string]bool{}
+	}
+	n.names[name] = true
+}
+
+func (n *nodeModules) sorted() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.names))
+}
+
 // resolving marks a resolution that the plugin itself asked for.
 type resolving struct{}
 
@@ -93,14 +116,14 @@ func (b *bundler) resolve(build api.PluginBuild, a api.OnResolveArgs) api.OnReso
 	}
 	if builtin, ok := nodeBuiltin(a.Path); ok {
 		if strings.HasPrefix(a.Path, "node:") || b.o.NodeCompat {
-			return external(a, builtin)
+			return b.external(a, builtin)
 		}
 		// A package of that name stands in for it, if there is one.
 		r := build.Resolve(a.Path, api.ResolveOptions{
 			Importer: a.Importer, Namespace: a.Namespace, ResolveDir: a.ResolveDir, Kind: a.Kind, PluginData: resolving{}, With: a.With,
 		})
 		if len(r.Errors) > 0 {
-			return external(a, builtin)
+			return b.external(a, builtin)
 		}
 	}
 	if strings.HasPrefix(a.Path, ".") {
@@ -179,14 +202,15 @@ func (b *bundler) unreadable(file string, err error) error {
 
 // external leaves a module of Node's to the runtime, which says itself when it
 // does not have it.
-func external(a api.OnResolveArgs, name string) api.OnResolveResult {
+func (b *bundler) external(a api.OnResolveArgs, name string) api.OnResolveResult {
+	b.node.add(strings.TrimPrefix(name, "node:"))
 	if a.Kind == api.ResolveJSRequireCall {
 		return api.OnResolveResult{Path: name, Namespace: nodeRequire}
 	}
 	return api.OnResolveResult{Path: name, External: true}
 }
 
-var nodeModules = func() map[string]bool {
+var nodeNames = func() map[string]bool {
 	m := map[string]bool{}
 	for name := range strings.FieldsSeq(`assert async_hooks buffer child_process cluster console constants crypto
 		dgram diagnostics_channel dns domain events fs http http2 https inspector module net os path perf_hooks process
@@ -203,7 +227,7 @@ func nodeBuiltin(name string) (string, bool) {
 		return name, true
 	}
 	first, _, _ := strings.Cut(name, "/")
-	if nodeModules[first] && (first == name || name == "fs/promises" || name == "dns/promises" || name == "stream/promises" ||
+	if nodeNames[first] && (first == name || name == "fs/promises" || name == "dns/promises" || name == "stream/promises" ||
 		name == "stream/web" || name == "stream/consumers" || name == "timers/promises" || name == "path/posix" ||
 		name == "path/win32" || name == "util/types" || name == "assert/strict" || name == "readline/promises") {
 		return "node:" + name, true
