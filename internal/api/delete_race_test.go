@@ -201,8 +201,9 @@ func TestRaceOfADeletionWithAClaim(t *testing.T) {
 		r := registry.New(slow, registry.Options{})
 		var wg sync.WaitGroup
 		var err error
+		wait := time.Duration(c.random.IntN(200)) * time.Millisecond
 		wg.Go(func() {
-			time.Sleep(time.Duration(c.random.IntN(200)) * time.Millisecond)
+			time.Sleep(wait)
 			err = claim(r, "shop", "shop.example.com")
 		})
 		got := c.send(deleteShop)

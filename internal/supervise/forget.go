@@ -17,8 +17,10 @@ import (
 func (s *Supervisor) Kept() []string {
 	s.mu.Lock()
 	uids := make([]string, 0, len(s.procs))
-	for uid := range s.procs {
-		uids = append(uids, uid)
+	for uid, p := range s.procs {
+		if !p.ended() {
+			uids = append(uids, uid)
+		}
 	}
 	s.mu.Unlock()
 	entries, err := os.ReadDir(filepath.Join(s.cfg.StateDir, appsDir))
