@@ -100,13 +100,13 @@ type Deps struct {
 	Verifier     *auth.Verifier
 	Applications Applications
 	Setters      Setters
-	Deletions    Deletions
 	Freezes      Freezes
 	Operators    Operators
 	Deploys      Deploys
 	Loop         Loop
 	Storage      Storage
 	Renderings   Renderings
+	Deletions    Deletions
 
 	// Closing is closed when the node stops: then no poll is kept waiting. May be nil.
 	Closing <-chan struct{}
@@ -150,6 +150,9 @@ func (s *server) routes() []route {
 			route{method: http.MethodPost, path: "/v1/peer/hints", access: access{kind: nodeToken, localUse: true}, handle: s.peerHints},
 		)
 	}
+	if s.Deletions != nil {
+		r = append(r, route{method: http.MethodDelete, path: "/v1/applications/:name", access: access{kind: fleetToken}, handle: s.deleteApplication})
+	}
 	if s.Deploys != nil {
 		r = append(r,
 			route{method: http.MethodPost, path: "/v1/applications/:name/deploys", access: access{kind: fleetToken, workload: takesWorkload}, handle: s.postDeploy},
@@ -164,9 +167,6 @@ func (s *server) routes() []route {
 	}
 	if s.Setters != nil {
 		r = append(r, s.setterRoutes()...)
-	}
-	if s.Deletions != nil {
-		r = append(r, route{method: http.MethodDelete, path: "/v1/applications/:name", access: access{kind: fleetToken}, handle: s.deleteApplication})
 	}
 	if s.Freezes != nil {
 		freezes := access{kind: operatorToken, admin: freezeTier}

@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
+	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
 	"github.com/scafo/scafo/internal/deploy"
@@ -61,6 +63,52 @@ func gone(r *registry.Registry, name string) error {
 		}
 	}
 	return nil
+}
+
+// fences only ever grow.
+var fences atomic.Int64
+
+// Every fault at every request of a deletion: what was acknowledged is so, and the same
+// call again, to a coordinator that knows nothing of the first, comes to the end.
+func TestFaultsAtEveryRequestOfADeletion(t *testing.T) {
+	kinds := []fault.Kind{fault.Unavailable, fault.Throttled, fault.LostNotApplied, fault.LostApplied, fault.Refused, fault.CrashBefore, fault.CrashAfter}
+	for _, kind := range kinds {
+		for skip, more := 0, true; more && !t.Failed(); skip++ {
+			synctest.Test(t, func(t *testing.T) { more = deletionFaultAt(t, kind, skip) })
+		}
+	}
+}
+
+func deletionFaultAt(t *testing.T, kind fault.Kind, skip int) (more bool) {
+	b := memory.New()
+	r := fleetOver(t, b)
+	if err := furnish(r); err != nil {
+		t.Fatal(err)
+	}
+	node := func(b bucket.Bucket) http.Handler {
+		h, _ := deleting(t, b, "node-a", &oneLease{holder: "node-a", fence: fences.Add(1)}, &wire{})
+		return h
+	}
+	store := fault.New(b)
+	armed := store.Inject(fault.Rule{Kind: kind, Skip: skip, Times: 1})
+	w := call(node(store), "DELETE", "/v1/applications/shop?force=true", "tenant", "")
+	synctest.Wait()
+	switch {
+	case w.Code == http.StatusOK:
+		if err := gone(r, "shop"); err != nil {
+			t.Errorf("kind %d at request %d: acknowledged, and %v", kind, skip, err)
+		}
+	case armed.Hits() == 0 || w.Code != http.StatusServiceUnavailable:
+		t.Errorf("kind %d at request %d: %d %s", kind, skip, w.Code, w.Body)
+	}
+	if w := call(node(b), "DELETE", "/v1/applications/shop?force=true", "tenant", ""); w.Code != http.StatusOK && w.Code != http.StatusNotFound {
+		t.Errorf("kind %d at request %d: again: %d %s", kind, skip, w.Code, w.Body)
+	}
+	if err := gone(r, "shop"); err != nil {
+		t.Errorf("kind %d at request %d: %v", kind, skip, err)
+	}
+	check.Bucket(t, b)
+	return armed.Hits() > 0
 }
 
 // raceOfDeletions is race on nodes that share one lease; node-a has it.

@@ -139,8 +139,8 @@ func (f *fleet) node() http.Handler {
 	h, err := api.New(api.Deps{
 		Node: "node-a", Log: log, Closing: f.closing,
 		Verifier:     auth.New(f.registry, auth.Options{Log: log, IngressTokens: []string{"first", ingressToken}}),
-		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop,
-		Setters: f.registry, Deletions: f.deletes, Freezes: f.registry, Operators: f.registry,
+		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop, Deletions: f.deletes,
+		Setters: f.registry, Freezes: f.registry, Operators: f.registry,
 	})
 	if err != nil {
 		f.t.Fatal(err)

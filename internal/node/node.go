@@ -315,10 +315,11 @@ func (n *Node) assemble(ctx context.Context) error {
 	follower.OnAnnounced(func(keys []string) { forgetKeys(verifier, keys) })
 	n.handler, err = api.New(api.Deps{
 		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
-		Closing: n.closing, Applications: api.Following(n.Registry, follower), Setters: n.Registry, Deletions: n.deletions, Freezes: n.Registry, Operators: n.Registry,
+		Closing: n.closing, Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
 		Deploys: n.deploys, Loop: n.loop, Log: n.log,
 		Storage:    storage.New(n.Registry, storage.Options{Lock: seconds(n.c.Storage.LockSeconds), Log: n.log}),
 		Renderings: n.renderings(),
+		Deletions:  n.deletions,
 	})
 	return err
 }

@@ -76,12 +76,12 @@ func (l *Loop) reaper(ctx context.Context) {
 // round does what is due. A failure is logged, and the next round tries again.
 func (r *reaping) round(ctx context.Context, v *view) {
 	now := time.Now()
+	r.resumeDeletions(v)
 	step := func(what string, err error) {
 		if err != nil && ctx.Err() == nil {
 			r.l.log.Warn("cleaning up failed", "event", "reap.failed", "step", what, "err", err)
 		}
 	}
-	r.resumeDeletions(v)
 	for _, c := range r.claims.Due(now, v.snap.Claims, v.snap.Applications) {
 		if !r.held() {
 			return
