@@ -201,9 +201,9 @@ func TestRaceOfADeletionWithSetters(t *testing.T) {
 	})
 }
 
-// claim takes the steps of a claim: pending, the application, held, the application's
+// claimInSteps takes the steps of a claim: pending, the application, held, the application's
 // list, and the claim once more.
-func claim(r *registry.Registry, name, host string) error {
+func claimInSteps(r *registry.Registry, name, host string) error {
 	ctx, key := ctxBackground, registry.ClaimKey(host)
 	app, err := r.Application(ctx, name)
 	if err != nil {
@@ -252,7 +252,7 @@ func TestRaceOfADeletionWithAClaim(t *testing.T) {
 		wait := time.Duration(c.random.IntN(200)) * time.Millisecond
 		wg.Go(func() {
 			time.Sleep(wait)
-			err = claim(r, "shop", "shop.example.com")
+			err = claimInSteps(r, "shop", "shop.example.com")
 		})
 		got := c.send(deleteShop)
 		wg.Wait()
