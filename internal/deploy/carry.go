@@ -174,8 +174,11 @@ func (s *Service) task(ctx context.Context, j *job, app scafo.Application, confi
 	j.noteDeployment(j.version)
 	j.note(stepSettling, nil)
 	s.tell(j) // the fleet tells the nodes itself; this makes it durable news
-	return s.c.Fleet.Settle(ctx, app, j.deploy.Seq, j.version, func(nodes []scafo.DeployNode) {
-		j.note(stepOf(nodes, j.version), nodes)
+	return s.c.Fleet.Settle(ctx, app, j.deploy.Seq, j.version, func(step string, nodes []scafo.DeployNode) {
+		if step == "" {
+			step = stepOf(nodes, j.version)
+		}
+		j.note(step, nodes)
 	})
 }
 

@@ -401,10 +401,10 @@ func failsOn(version string, err error) func(context.Context, string) error {
 	}
 }
 
-func refusing(version string) func(context.Context, scafo.Application, int64, string, func([]scafo.DeployNode)) error {
-	return func(_ context.Context, _ scafo.Application, _ int64, v string, report func([]scafo.DeployNode)) error {
+func refusing(version string) func(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
+	return func(_ context.Context, _ scafo.Application, _ int64, v string, report func(step string, nodes []scafo.DeployNode)) error {
 		if v == version {
-			report([]scafo.DeployNode{{Node: "b", Version: "v1", Detail: "Error: no such class"}})
+			report("", []scafo.DeployNode{{Node: "b", Version: "v1", Detail: "Error: no such class"}})
 			return scafo.Errorf(scafo.CodePublishFailed, "node b: Error: no such class")
 		}
 		return nil
@@ -475,7 +475,7 @@ func TestPointerOfAnotherStays(t *testing.T) {
 		n := w.start("a").run()
 		defer n.stop()
 		n.deploy("shop", "v1")
-		n.fleet.settle = func(ctx context.Context, app scafo.Application, _ int64, _ string, _ func([]scafo.DeployNode)) error {
+		n.fleet.settle = func(ctx context.Context, app scafo.Application, _ int64, _ string, _ func(string, []scafo.DeployNode)) error {
 			if _, err := w.store.Put(ctx, pointerKey(app.Name, app.UID), pointerOf("by-hand")); err != nil {
 				t.Error(err)
 			}
@@ -496,8 +496,8 @@ func TestTaskDeadline(t *testing.T) {
 		n := w.start("a").run()
 		defer n.stop()
 		n.deploy("shop", "v1")
-		n.fleet.settle = func(ctx context.Context, _ scafo.Application, _ int64, _ string, report func([]scafo.DeployNode)) error {
-			report([]scafo.DeployNode{{Node: "b", Version: "v1", Detail: "the process is starting"}, {Node: "a", Version: "v2"}})
+		n.fleet.settle = func(ctx context.Context, _ scafo.Application, _ int64, _ string, report func(step string, nodes []scafo.DeployNode)) error {
+			report("", []scafo.DeployNode{{Node: "b", Version: "v1", Detail: "the process is starting"}, {Node: "a", Version: "v2"}})
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -560,7 +560,7 @@ func TestSettlingFreesTheRunner(t *testing.T) {
 		n := w.start("a", limited(func(l *Limits) { l.Concurrency, l.Queue = 1, 0 })).run()
 		defer n.stop()
 		hold := make(chan struct{})
-		n.fleet.settle = func(ctx context.Context, app scafo.Application, _ int64, _ string, _ func([]scafo.DeployNode)) error {
+		n.fleet.settle = func(ctx context.Context, app scafo.Application, _ int64, _ string, _ func(string, []scafo.DeployNode)) error {
 			if app.Name == "slow" {
 				<-hold
 			}

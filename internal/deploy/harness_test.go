@@ -109,17 +109,17 @@ func (r *runtime) Publish(ctx context.Context, app scafo.Application, project, c
 
 // fleet is what the nodes are to a test.
 type fleet struct {
-	settle   func(ctx context.Context, app scafo.Application, seq int64, version string, report func([]scafo.DeployNode)) error
+	settle   func(ctx context.Context, app scafo.Application, seq int64, version string, report func(step string, nodes []scafo.DeployNode)) error
 	versions map[string]string
 	answers  func(node string) bool
 	asked    int
 }
 
-func (f *fleet) Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func([]scafo.DeployNode)) error {
+func (f *fleet) Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func(step string, nodes []scafo.DeployNode)) error {
 	if f.settle != nil {
 		return f.settle(ctx, app, seq, version, report)
 	}
-	report([]scafo.DeployNode{{Node: "a", Version: version}})
+	report("", []scafo.DeployNode{{Node: "a", Version: version}})
 	return nil
 }
 

@@ -288,7 +288,7 @@ func TestSlowDeployKeepsMoving(t *testing.T) {
 		a, b := w.start("a").run(), w.start("b")
 		defer a.stop()
 		b.fleet.answers = func(string) bool { return false } // b does not reach a
-		a.fleet.settle = func(ctx context.Context, _ scafo.Application, _ int64, _ string, _ func([]scafo.DeployNode)) error {
+		a.fleet.settle = func(ctx context.Context, _ scafo.Application, _ int64, _ string, _ func(string, []scafo.DeployNode)) error {
 			time.Sleep(250 * time.Second)
 			return nil
 		}

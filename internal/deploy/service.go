@@ -34,7 +34,7 @@ type Fleet interface {
 	// Settle waits until version is what the application's nodes serve. It returns
 	// nil then, and a *scafo.Error of publish-failed, with the node and the
 	// runtime's sentence, when one refuses it.
-	Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func([]scafo.DeployNode)) error
+	Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func(step string, nodes []scafo.DeployNode)) error
 	// CelldVersions maps the answering nodes that serve the application, or
 	// crash-loop on it, to the version of their runtime.
 	CelldVersions(ctx context.Context, app string) map[string]string

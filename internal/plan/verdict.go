@@ -35,6 +35,9 @@ type Settling struct {
 	Truths      map[string]Truth // by node
 }
 
+// StepPlacement is the step of a deploy that no coordinator has placed yet.
+const StepPlacement = "placement"
+
 // Outcome is how a deploy stands.
 type Outcome int
 
@@ -70,7 +73,7 @@ func (s Settling) Verdict() Verdict {
 		return Verdict{Outcome: Deployed}
 	}
 	if s.Placement == nil || s.Placement.UID != s.UID || s.Placement.DeploySeq < s.Seq {
-		return Verdict{Step: "placement"}
+		return Verdict{Step: StepPlacement}
 	}
 	v := Verdict{Outcome: Deployed}
 	live, verified := 0, 0

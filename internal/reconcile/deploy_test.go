@@ -18,7 +18,7 @@ func settle(t *testing.T, n *testNode, app scafo.Application, within time.Durati
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	begin := time.Now()
-	err = n.loop.Settle(ctx, app, app.DeploySeq, app.Deployment, func(d []scafo.DeployNode) { nodes = d })
+	err = n.loop.Settle(ctx, app, app.DeploySeq, app.Deployment, func(_ string, d []scafo.DeployNode) { nodes = d })
 	return time.Since(begin), nodes, err
 }
 

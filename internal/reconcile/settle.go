@@ -47,8 +47,9 @@ type heardTruth struct {
 
 // Settle waits until version is what the application's nodes serve. It returns
 // nil then, and a *scafo.Error of publish-failed, with the node and the runtime's
-// sentence, when one refuses it. report is told whenever a node's part changed.
-func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func([]scafo.DeployNode)) error {
+// sentence, when one refuses it. report is told whenever a node's part changed, or
+// when the deploy waits for more than nodes: step then says for what.
+func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, version string, report func(step string, nodes []scafo.DeployNode)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &settling{
 		l: l, app: app, seq: seq, version: version, began: time.Now(),
@@ -65,6 +66,7 @@ func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, ver
 	tick := time.NewTicker(settleTick)
 	defer tick.Stop()
 	var told []scafo.DeployNode
+	said := ""
 	for {
 		l.mu.Lock()
 		passed := l.passed
@@ -72,9 +74,10 @@ func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, ver
 		l.mu.Unlock()
 		s.ask(ctx, &asking, v)
 		verdict := s.verdict(v)
-		if report != nil && !reflect.DeepEqual(told, verdict.Nodes) {
-			told = verdict.Nodes
-			report(verdict.Nodes)
+		step := l.uncoordinated(verdict)
+		if report != nil && (step != said || !reflect.DeepEqual(told, verdict.Nodes)) {
+			said, told = step, verdict.Nodes
+			report(step, verdict.Nodes)
 		}
 		switch verdict.Outcome {
 		case plan.Deployed:
@@ -93,6 +96,25 @@ func (l *Loop) Settle(ctx context.Context, app scafo.Application, seq int64, ver
 			return s.ended(ctx, verdict)
 		}
 	}
+}
+
+// stepUncoordinated is what a deploy waits for that nobody can place.
+const stepUncoordinated = "waiting for a coordinator: the lease of the last one has to run out"
+
+// uncoordinated is the step of a deploy that waits for a placement while nobody is
+// there to decide it; empty otherwise. A lease in this node's own name that this
+// process does not hold is that of a daemon that was killed.
+func (l *Loop) uncoordinated(v plan.Verdict) string {
+	if v.Outcome != plan.Waiting || v.Step != plan.StepPlacement {
+		return ""
+	}
+	if _, held := l.c.Lease.Held(); held {
+		return ""
+	}
+	if holder, held := l.c.Lease.Last(); held && holder.Node != l.c.Node {
+		return ""
+	}
+	return stepUncoordinated
 }
 
 func (s *settling) keys() []string {
