@@ -296,7 +296,7 @@ func (p publishes) Publish(ctx context.Context, app scafo.Application, _, _, _ s
 // nobodyServes settles every deploy at once.
 type nobodyServes struct{}
 
-func (nobodyServes) Settle(context.Context, scafo.Application, int64, string, func([]scafo.DeployNode)) error {
+func (nobodyServes) Settle(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
 	return nil
 }
 func (nobodyServes) CelldVersions(context.Context, string) map[string]string { return nil }

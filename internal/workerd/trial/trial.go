@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/scafo/scafo/internal/workerd/instance"
@@ -61,6 +62,8 @@ func Run(ctx context.Context, workerd string, b *layout.Bundle) (warnings []stri
 	<-i.Done()
 	var start *instance.StartError
 	switch {
+	case errors.As(ready, &start) && start.Exit.Signal == syscall.SIGKILL.String():
+		return nil, errKilled
 	case errors.As(ready, &start):
 		return nil, &Error{hint(b.Manifest, start.Sentence)}
 	case errors.Is(context.Cause(ctx), errTimeout):
@@ -87,5 +90,9 @@ func hint(m *layout.Manifest, sentence string) string {
 	}
 	return sentence + "\nadd \"nodejs_compat\" to compatibility_flags for the modules of Node"
 }
+
+// errKilled blames nobody: the kernel kills who asks for memory that is not there,
+// and that may be the Worker or anybody beside it.
+var errKilled = errors.New("the workerd that tried it was killed from outside, as happens where memory runs out: deploy again, and if that goes on look at what the Worker does outside of its handlers")
 
 var errTimeout = errors.New("the trial took too long")

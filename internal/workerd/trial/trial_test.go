@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +88,19 @@ func TestWhatTheServicesNeed(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
 		})
+	}
+}
+
+// A workerd that somebody kills says nothing of the Worker.
+func TestAKilledTrialBlamesNobody(t *testing.T) {
+	killed := filepath.Join(t.TempDir(), "workerd")
+	if err := os.WriteFile(killed, []byte("#!/bin/sh\necho 'Uncaught Error: no' >&2\nkill -9 $$\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	_, err := trial.Run(t.Context(), killed, bundle(t, "export default {}"))
+	var refused *trial.Error
+	if err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), "killed from outside") {
+		t.Errorf("got %v", err)
 	}
 }
 
