@@ -157,7 +157,7 @@ func openStore(ctx context.Context, l *config.Loaded, log *slog.Logger) (*direct
 		return nil, err
 	}
 	d := &directStore{name: s.Name, close: func() { s.Close(context.WithoutCancel(ctx)) }}
-	if err := s.Prove(ctx, log); err != nil {
+	if err := s.Prove(ctx, log, nil); err != nil {
 		d.close()
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func (u *upRun) ensureFleet(ctx context.Context) (*node.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := store.Prove(ctx, u.log); err != nil {
+	if err := store.Prove(ctx, u.log, nil); err != nil {
 		return store, err
 	}
 	r := registry.New(store.Bucket, registry.Options{Log: u.log, Node: u.c.Node.ID})

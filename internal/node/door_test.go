@@ -5,17 +5,23 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/problem"
 )
 
 // A connection that was accepted before a handover, and whose request comes after the
 // node decided to leave, is answered; one that never brings a request holds nothing up
 // for longer than the bound.
 func TestTheDoorWaitsForWhoIsIn(t *testing.T) {
-	d := newDoor(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "in") }))
+	d := newDoor(slog.New(slog.DiscardHandler))
+	d.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "in") }))
 	accepted := make(chan struct{}, 2)
 	s := &http.Server{ReadHeaderTimeout: time.Minute}
 	d.install(s)
@@ -69,4 +75,45 @@ func TestTheDoorWaitsForWhoIsIn(t *testing.T) {
 	if d.leave(time.Minute); time.Since(began) > 10*time.Second {
 		t.Error("waits for nobody")
 	}
+}
+
+// Calls of a node that starts wait for it, and are refused only while it waits for its
+// bucket itself.
+func TestTheDoorOfANodeThatStarts(t *testing.T) {
+	d := newDoor(slog.New(slog.DiscardHandler))
+	call := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		d.ServeHTTP(w, httptest.NewRequest(http.MethodGet, scafo.HealthPath, nil))
+		return w
+	}
+	answered := make(chan int, 1)
+	go func() { answered <- call().Code }()
+	select {
+	case code := <-answered:
+		t.Fatalf("answered with %d before anything was known", code)
+	case <-time.After(50 * time.Millisecond):
+	}
+	d.setAway(true)
+	if code := <-answered; code != http.StatusServiceUnavailable {
+		t.Errorf("who waited is answered with %d", code)
+	}
+	w := call()
+	if e, _, ok := problem.Read(w.Body); w.Code != http.StatusServiceUnavailable || !ok || e.Code != scafo.CodeStoreUnavailable {
+		t.Errorf("while the bucket is away: %d %v", w.Code, e)
+	}
+	d.setAway(false)
+	go func() { answered <- call().Code }()
+	select {
+	case code := <-answered:
+		t.Fatalf("answered with %d when the bucket was back", code)
+	case <-time.After(50 * time.Millisecond):
+	}
+	d.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	if code := <-answered; code != http.StatusTeapot {
+		t.Errorf("who waited is answered with %d", code)
+	}
+	// Who goes away while it waits is let go.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	newDoor(slog.New(slog.DiscardHandler)).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
 }

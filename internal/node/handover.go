@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strconv"
 	"syscall"
@@ -102,13 +101,11 @@ func (n *Node) keepSocket() (*Handover, error) {
 }
 
 // handOver ends the API's requests and the parts of the node, and nothing else.
-func (n *Node) handOver(server *http.Server, stopParts func()) {
+func (n *Node) handOver(stopParts func()) {
 	n.log.Info("handing over to the program on disk", "event", "node.handover")
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
-	if err := server.Shutdown(ctx); err != nil {
-		server.Close()
-	}
+	n.front.shutdown(ctx)
 	// The next program is a challenger like any other: it need not wait the lease out.
 	if err := n.lease.Release(ctx); err != nil {
 		n.log.Warn("the lease could not be released; its next holder waits for it to run out", "cause", err)

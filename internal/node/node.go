@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -84,6 +82,7 @@ type Node struct {
 	deploys    *deploy.Service
 	deletions  *deletion.Service
 	handler    http.Handler
+	front      *front
 	bootID     string
 	machineID  string
 	closing    chan struct{} // closed when the API shuts down
@@ -116,8 +115,8 @@ func Run(ctx context.Context, c *config.Loaded, o Options) error {
 
 // abandon gives back what a start that failed had begun.
 func (n *Node) abandon() error {
-	if n.Listener != nil {
-		n.Listener.Close()
+	if n.front != nil {
+		n.front.server.Close()
 	}
 	if n.Store == nil {
 		return nil
@@ -134,6 +133,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.listen(); err != nil {
 		return err
 	}
+	n.front = answer(n.Listener, n.log, n.closing)
 	if n.IngressTokens, err = IngressTokens(n.c.Node.State, n.c.Ingress.Token); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.Store.Keep()
-	if err := n.Store.Prove(ctx, n.log); err != nil {
+	if err := n.Store.Prove(ctx, n.log, n.front.door.setAway); err != nil {
 		return err
 	}
 	n.Registry = registry.New(n.Store.Bucket, registry.Options{Log: n.log, Node: n.ID})
@@ -349,14 +349,6 @@ func (n *Node) durability() string {
 
 // serve runs the parts until ctx ends, then drains and stops them in order.
 func (n *Node) serve(ctx context.Context) error {
-	server := &http.Server{
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
-	}
-	in := newDoor(n.handler)
-	in.install(server)
-	// Polls that wait for news would hold a shutdown up.
-	server.RegisterOnShutdown(sync.OnceFunc(func() { close(n.closing) }))
 	// The parts end when this context does, which is after the drain.
 	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopParts()
@@ -380,15 +372,8 @@ func (n *Node) serve(ctx context.Context) error {
 	if n.o.Listener != nil {
 		n.awaitRoutes(ctx)
 	}
-	var handing atomic.Bool
-	served := make(chan struct{})
-	g.Go(func() error {
-		defer close(served)
-		if err := server.Serve(n.Listener); !errors.Is(err, http.ErrServerClosed) && !handing.Load() {
-			return fmt.Errorf("the API: %w", err)
-		}
-		return nil
-	})
+	n.front.door.open(n.handler)
+	g.Go(n.front.wait)
 	n.log.Info("the node answers", "node", n.ID, "api", n.Listener.Addr().String(), "version", scafo.Version, "runtime", n.CelldVersion, "bucket", n.Store.Name)
 	if n.o.Ready != nil {
 		n.o.Ready(n)
@@ -399,16 +384,13 @@ func (n *Node) serve(ctx context.Context) error {
 	case <-n.o.Handover:
 		h, err := n.keepSocket()
 		if err == nil {
-			handing.Store(true)
-			n.Listener.Close()
-			<-served // whom it has accepted the door knows now
-			in.leave(leaveWithin)
-			n.handOver(server, stopParts)
+			n.front.leave(n.Listener)
+			n.handOver(stopParts)
 			return errors.Join(g.Wait(), h)
 		}
 		n.log.Error("the node cannot hand over; it stops", "cause", err)
 	}
-	n.stop(server, stopParts)
+	n.stop(stopParts)
 	return g.Wait()
 }
 
@@ -421,7 +403,7 @@ func (n *Node) hurry() context.Context {
 }
 
 // stop drains, while the API still answers, and ends the parts.
-func (n *Node) stop(server *http.Server, stopParts func()) {
+func (n *Node) stop(stopParts func()) {
 	ctx := n.hurry()
 	n.log.Info("stopping", "node", n.ID)
 	if err := n.loop.Drain(ctx); err != nil {
@@ -429,9 +411,7 @@ func (n *Node) stop(server *http.Server, stopParts func()) {
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 	defer cancel()
-	if err := server.Shutdown(closing); err != nil {
-		server.Close()
-	}
+	n.front.shutdown(closing)
 	stopParts()
 	if n.peers != nil {
 		n.peers.close()

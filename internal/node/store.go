@@ -127,14 +127,19 @@ func (s *Store) RuntimeCredentials(ctx context.Context) (celld.Credentials, erro
 }
 
 // Prove waits until the bucket answers, and refuses one that ignores conditions.
-// A bucket that is away is said once, not at each try.
-func (s *Store) Prove(ctx context.Context, log *slog.Logger) error {
+// A bucket that is away is said once, not at each try; tell, which may be nil, is called
+// then, and when it is back.
+func (s *Store) Prove(ctx context.Context, log *slog.Logger, tell func(away bool)) error {
+	if tell == nil {
+		tell = func(bool) {}
+	}
 	wait := storeRetryMin
 	for said := false; ; {
 		err := qualify.Prove(meter.With(ctx, "qualify"), s.Bucket, "_scafo/")
 		if err == nil {
 			if said {
 				log.Info("the bucket answers", "bucket", s.Name)
+				tell(false)
 			}
 			return nil
 		}
@@ -144,6 +149,7 @@ func (s *Store) Prove(ctx context.Context, log *slog.Logger) error {
 		if !said {
 			log.Warn("the bucket does not answer; waiting for it", "bucket", s.Name, "cause", err)
 			said = true
+			tell(true)
 		}
 		select {
 		case <-ctx.Done():

@@ -117,12 +117,21 @@ func (c *cluster) run(m *machine) {
 			c.t.Fatalf("%s ended: %v\n%s", m.id, m.err, m.out)
 		default:
 		}
-		res, err := c.requestClient.Get("http://" + m.api + scafo.HealthPath)
-		if err != nil {
-			return err
-		}
-		return res.Body.Close()
+		return c.healthy(m)
 	})
+}
+
+// healthy is nil when the machine's node says so.
+func (c *cluster) healthy(m *machine) error {
+	res, err := c.requestClient.Get("http://" + m.api + scafo.HealthPath)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status)
+	}
+	return nil
 }
 
 // stateOf is what one machine says of itself.
@@ -343,12 +352,17 @@ func TestTheStoreIsLate(t *testing.T) {
 		}
 		return nil
 	})
+	// Who calls it meanwhile is not left hanging.
+	began := time.Now()
+	_, err := c.stateOf(m)
+	if err == nil || !contains(err.Error(), string(scafo.CodeStoreUnavailable)) || time.Since(began) > patience/2 {
+		t.Errorf("a call meanwhile, after %s: %v", time.Since(began), err)
+	}
+	if err := c.healthy(m); err == nil {
+		t.Error("a node that waits for its bucket calls itself healthy")
+	}
 	c.store.start(t)
 	eventually(t, "the node answers", func() error {
-		res, err := c.requestClient.Get("http://" + m.api + scafo.HealthPath)
-		if err != nil {
-			return err
-		}
-		return res.Body.Close()
+		return c.healthy(m)
 	})
 }
