@@ -64,7 +64,7 @@ func (a *answer) head() error {
 
 // readHead reads until the buffer has the end of a head.
 func (a *answer) readHead() error {
-	for from := 0; bytes.Index(a.buffer[from:a.n], headEnd) < 0; {
+	for from := 0; !bytes.Contains(a.buffer[from:a.n], headEnd); {
 		from = max(0, a.n-len(headEnd)+1)
 		if a.n == len(a.buffer) {
 			if len(a.buffer) >= maxHead {
