@@ -204,6 +204,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer running.Wait()
 	defer s.end()
 	carry := func(j *job) { running.Go(func() { s.carry(ctx, j) }) }
+	look := false
 	if s.stages != nil {
 		left, complete, err := s.stages.begin()
 		if err != nil {
@@ -213,11 +214,12 @@ func (s *Service) Run(ctx context.Context) error {
 			s.activate(j)
 			carry(j)
 		}
-		if !complete {
-			running.Go(func() { s.scan(ctx) })
-		}
+		look = !complete
 	}
 	close(s.begun)
+	if look { // after that: it takes what is not known to be carried for lost
+		running.Go(func() { s.scan(ctx) })
+	}
 	for {
 		select {
 		case j := <-s.jobs:
