@@ -157,3 +157,12 @@ func settled(ctx context.Context, call func() error) error {
 		}
 	}
 }
+
+// goneMeanwhile says why a deploy that was accepted is not found any more: its record
+// goes with its application alone.
+func goneMeanwhile(err error, s scafo.DeployStatus) error {
+	if scafo.CodeOf(err) != scafo.CodeNotFound {
+		return err
+	}
+	return scafo.Wrap(err, scafo.CodeApplicationDeleting, "application %s was deleted while it was being deployed", s.Application)
+}

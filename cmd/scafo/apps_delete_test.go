@@ -81,3 +81,14 @@ func TestDeleteWaitsForACoordinator(t *testing.T) {
 		})
 	}
 }
+
+func TestADeployThatIsNotFoundAnyMore(t *testing.T) {
+	st := scafo.DeployStatus{ID: "shop.0123456789abcdef", Application: "shop"}
+	err := goneMeanwhile(scafo.Errorf(scafo.CodeNotFound, "no such deploy"), st)
+	if scafo.CodeOf(err) != scafo.CodeApplicationDeleting || !strings.Contains(explain(err), "shop was deleted") {
+		t.Error(err)
+	}
+	if other := scafo.Errorf(scafo.CodeAuthScope, "no"); goneMeanwhile(other, st) != error(other) {
+		t.Error("another refusal became this one")
+	}
+}

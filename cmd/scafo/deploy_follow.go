@@ -63,7 +63,7 @@ func (d *deployRun) follow(ctx context.Context, s scafo.DeployStatus) (scafo.Dep
 			return s, d.interrupted(context.Cause(ctx), s.ID)
 		case mayPass(err) && time.Since(heard) < pollPatience:
 		default:
-			return s, err
+			return s, goneMeanwhile(err, s)
 		}
 		if err != nil || !changed {
 			if time.Since(asked) < pollWait {
