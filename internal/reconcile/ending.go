@@ -26,7 +26,14 @@ func (l *Loop) endLives(v *view) {
 	if l.c.Supervisor == nil {
 		return
 	}
+	wanted := make(map[string]bool, len(l.set))
+	for _, w := range l.set {
+		wanted[w.UID] = true
+	}
 	for _, uid := range l.c.Supervisor.Kept() {
+		if wanted[uid] {
+			continue // the usual case costs nothing for each application of the fleet
+		}
 		if alive == nil {
 			alive = make(map[string]bool, len(v.snap.Applications))
 			for _, app := range v.snap.Applications {
