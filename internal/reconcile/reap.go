@@ -213,6 +213,8 @@ func (r *reaping) freeSlots(ctx context.Context, v *view, now time.Time) error {
 			slots[name] = s
 			d, err := r.l.c.Store.Deploy(ctx, id)
 			switch {
+			case scafo.CodeOf(err) == scafo.CodeNotFound:
+				// It goes with its application; else the next deploy takes the slot.
 			case err != nil:
 				return err
 			case !d.Value.State.Terminal():
