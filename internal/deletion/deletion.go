@@ -87,6 +87,8 @@ type Config struct {
 	Registry *registry.Registry
 	Lease    Lease
 	Fleet    Fleet
+	// Claims releases the application's hosts; nil does it by compare-and-swap alone.
+	Claims Claims
 	// Forwarder is nil on a node without a signing key.
 	Forwarder Forwarder
 	// Grace is retire.graceSeconds.
@@ -117,6 +119,9 @@ func New(c Config) (*Service, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Claims == nil {
+		c.Claims = claims{c.Registry}
 	}
 	return &Service{c: c, log: c.Log, begun: make(chan struct{}), runs: map[string]*run{}, late: lateKeys{wake: make(chan struct{}, 1)}, deleting: make(chan struct{}, allDeleters)}, nil
 }

@@ -180,10 +180,14 @@ func (r *run) steps(ctx context.Context) error {
 	if err := r.objects(ctx); err != nil {
 		return err
 	}
-	told, err := r.claims(ctx, hosts)
+	released, err := r.s.c.Claims.ReleaseClaims(ctx, r.name, r.uid, hosts...)
+	if len(released) > 0 {
+		r.emit(ctx, released...)
+	}
 	if err != nil {
 		return err
 	}
+	var told []string
 	for _, id := range deploys {
 		told = append(told, registry.DeployKey(id)) // who follows it learns that it is gone
 	}
@@ -343,41 +347,6 @@ func (r *run) emit(ctx context.Context, keys ...string) {
 			return // one answer names a key
 		}
 	}
-}
-
-// claims releases the hosts that this life of the name claims, and returns the
-// changed keys.
-func (r *run) claims(ctx context.Context, hosts []string) (told []string, err error) {
-	for _, d := range r.doc.Value.Domains {
-		hosts = append(hosts, d.Host)
-	}
-	slices.Sort(hosts)
-	for _, host := range slices.Compact(hosts) {
-		released, err := r.release(ctx, host)
-		if err != nil {
-			return told, err
-		}
-		if released {
-			key := registry.ClaimKey(host)
-			told = append(told, key)
-			r.emit(ctx, key)
-		}
-	}
-	return told, nil
-}
-
-// release gives a claim of this life up. A claim says its uid, so that of another
-// life is left alone whenever this comes to it.
-func (r *run) release(ctx context.Context, host string) (released bool, err error) {
-	_, err = registry.Update(ctx, r.s.c.Registry, registry.ClaimKey(host), func(d *registry.Doc[scafo.Claim]) error {
-		released = false
-		if !d.Exists || d.Value.UID != r.uid || d.Value.State == scafo.ClaimReleased {
-			return registry.ErrKeep
-		}
-		d.Value.State, d.Value.PendingWildcard, released = scafo.ClaimReleased, false, true
-		return nil
-	})
-	return released && err == nil, err
 }
 
 // end removes the trust policy and, last of all, the record.
