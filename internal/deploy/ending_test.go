@@ -38,7 +38,9 @@ func TestDeploysEndWithTheirApplication(t *testing.T) {
 				return nil
 			}
 		}
-		first, second := n.mustAccept("shop", project(t, "v1")), n.mustAccept("shop", project(t, "v2"))
+		first := n.mustAccept("shop", project(t, "v1"))
+		synctest.Wait() // it has the slot, and the second waits for it
+		second := n.mustAccept("shop", project(t, "v2"))
 		other := n.mustAccept("other", project(t, "v1"))
 		synctest.Wait()
 		began := time.Now()
