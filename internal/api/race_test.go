@@ -31,6 +31,7 @@ type contest struct {
 	store    *memory.Store
 	registry *registry.Registry // directly, for what no race is about
 	nodes    []http.Handler
+	slow     []*registry.Registry // as parts of the nodes that are no route use it
 	random   *rand.Rand
 	said     []string // the bodies of the last answers
 }
@@ -54,8 +55,10 @@ func race(t *testing.T, f func(c *contest)) {
 				}
 				slow.Inject(fault.Rule{Before: pause, After: pause})
 				c.nodes = append(c.nodes, nodeOver(t, slow))
+				c.slow = append(c.slow, registry.New(slow, registry.Options{}))
 			}
 			f(c)
+			time.Sleep(time.Minute) // what is announced for nobody who waits
 			check.Bucket(t, c.store)
 		})
 		if t.Failed() {

@@ -285,6 +285,7 @@ func TestBucketRequestsOfChanges(t *testing.T) { synctest.Test(t, testBucketRequ
 func testBucketRequests(t *testing.T) {
 	f := newFleet(t)
 	f.application("shop", nil)
+	f.application("rival", nil)
 	for _, by := range []string{"admin", "tenant", "node-b"} {
 		f.get("/v1/state", by)
 	}
@@ -307,6 +308,17 @@ func testBucketRequests(t *testing.T) {
 		{"unretire", "POST", "/v1/applications/shop/unretire", "node-b", "", 1, 2, 0},
 		{"selector", "POST", "/v1/applications/shop/selector", "tenant", `{"selector":{"a":"b"}}`, 1, 2, 0},
 		{"replicas", "POST", "/v1/applications/shop/replicas", "tenant", `{"replicas":2}`, 1, 2, 0},
+		// Caller, application, claim; pending and its announcement, beside the look at the
+		// application (and at the parent of a longer host, and the list of the children);
+		// held, the application's list, a last look; the announcement.
+		{"claim", "POST", "/v1/applications/shop/domains/shop.example", "admin", "", 5, 5, 0},
+		{"claim below", "POST", "/v1/applications/shop/domains/x.shop.example?wildcard=1", "admin", "", 6, 5, 1},
+		{"claim wider", "POST", "/v1/applications/shop/domains/shop.example?wildcard=1", "admin", "", 6, 5, 1},
+		{"claim again", "POST", "/v1/applications/shop/domains/shop.example", "tenant", "", 3, 1, 0},
+		{"claim of another", "POST", "/v1/applications/rival/domains/shop.example", "admin", "", 4, 0, 0},
+		// Caller, application and claim, and both once more; both, the announcement.
+		{"release", "DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", 5, 3, 0},
+		{"release again", "DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", 3, 0, 0},
 		{"show freeze", "GET", "/v1/fleet/freeze", "tenant", "", 2, 0, 0},
 		{"freeze", "POST", "/v1/fleet/freeze", "admin", "", 2, 2, 0},
 		{"lift", "DELETE", "/v1/fleet/freeze", "admin", "", 2, 2, 0},
