@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
+	"github.com/scafo/scafo/internal/bucket/fault"
 )
 
 // send makes a call with a body, which may be empty.
@@ -293,6 +295,8 @@ func testBucketRequests(t *testing.T) {
 		b, _ := json.Marshal(jwk(id))
 		return string(b)
 	}
+	// Requests take their time, so that which of them run beside which is no accident.
+	f.bucket.Inject(fault.Rule{Latency: time.Millisecond})
 	fresh := `{"id":"op-2","publicKey":` + key("op-2") + `,"applications":["shop"]}`
 	for _, c := range []struct {
 		what, method, path, by, body string
@@ -333,6 +337,7 @@ func testBucketRequests(t *testing.T) {
 	} {
 		f.bucket.Reset()
 		f.send(c.method, c.path, c.by, c.body)
+		time.Sleep(time.Second) // what nobody waits for
 		n := f.bucket.Counts()
 		const token = 1
 		if n["get"] != c.gets || n["create"]+n["replace"]-token != c.writes || n["list"] != c.lists || n["put"]+n["delete"] != 0 {

@@ -85,8 +85,8 @@ func (r *Registry) Unannounced() int {
 	return len(r.tell.keys)
 }
 
-// announceSoon begins to announce keys, and waits for nothing: it is for what was
-// taken back, which nobody relies on.
+// announceSoon begins to announce keys, and waits for nothing: it is for what nobody
+// relies on yet, or any more.
 func (r *Registry) announceSoon(ctx context.Context, keys ...string) {
 	a := &r.tell
 	a.mu.Lock()

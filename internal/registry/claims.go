@@ -245,14 +245,14 @@ func (r *Registry) moveClaim(ctx context.Context, d Doc[scafo.Claim], change fun
 	})
 }
 
-// others looks at everything that could exclude a claim which stands as pending, and
-// tells the fleet of it, so that it is found if nobody completes it.
+// others looks at everything that could exclude a claim which stands as pending. The
+// fleet is told of it meanwhile, so that it is found if nobody completes it.
 func (c *claim) others(ctx context.Context, want scafo.Claim, app *Doc[scafo.Application]) error {
 	var now Doc[scafo.Application]
 	var parent Doc[scafo.Claim]
 	var children []Doc[scafo.Claim]
+	c.r.announceSoon(ctx, ClaimKey(c.host))
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.r.Announce(gctx, ClaimKey(c.host)) })
 	g.Go(func() (err error) {
 		now, err = Reload(gctx, c.r, *app)
 		return err
