@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/registry/check"
@@ -46,6 +47,11 @@ func (c *contest) holds(name, host string) bool {
 		}
 	}
 	return false
+}
+
+// within is a random time: a claim has a dozen requests before the ones that matter.
+func (c *contest) within(d time.Duration) time.Duration {
+	return time.Duration(c.random.Int64N(int64(d)))
 }
 
 // acknowledged says that a claim stands if, and only if, it was answered 200.
@@ -212,17 +218,18 @@ func TestRaceOfTheLastPlace(t *testing.T) {
 // The coordinator takes back what nobody lists while the owner repeats its claim.
 func TestRaceOfClaimAndCoordinator(t *testing.T) {
 	raceDomains(t, func(c *contest) {
-		states := []scafo.ClaimState{scafo.ClaimHeld, scafo.ClaimPending}
-		if err := halfDone(c.registry, states[c.random.IntN(2)], false); err != nil {
+		states := []scafo.ClaimState{scafo.ClaimHeld, scafo.ClaimHeld, scafo.ClaimPending}
+		if err := halfDone(c.registry, states[c.random.IntN(3)], false); err != nil {
 			c.t.Fatal(err)
 		}
 		seen, err := claimOf(c.registry, "shop.example")
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		done := make(chan struct{})
+		done, late := make(chan struct{}), c.within(150*time.Millisecond)
 		go func() {
 			defer close(done)
+			time.Sleep(late)
 			if _, _, err := c.slow[1].SettleClaim(context.Background(), "shop.example", seen.Write); err != nil {
 				c.t.Error(err)
 			}
@@ -243,9 +250,10 @@ func TestRaceOfClaimAndListing(t *testing.T) {
 		if err := setUp(func(a *scafo.Application) { a.Domains = []scafo.Domain{{Host: "shop.example"}} })(c.registry); err != nil {
 			c.t.Fatal(err)
 		}
-		done := make(chan struct{})
+		done, late := make(chan struct{}), c.within(150*time.Millisecond)
 		go func() {
 			defer close(done)
+			time.Sleep(late)
 			if _, err := c.slow[1].SettleListing(context.Background(), "shop", a.UID, "shop.example"); err != nil {
 				c.t.Error(err)
 			}

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
@@ -164,12 +166,11 @@ func TestClaimsExcludeEachOther(t *testing.T) {
 func TestClaimsAreNeverDowngraded(t *testing.T) {
 	w := newDomains(t, "shop")
 	for _, wildcard := range []bool{false, false, true, false, true} {
-		app, changed, err := w.r.ClaimDomain(t.Context(), "shop", "shop.example", wildcard)
+		app, _, err := w.r.ClaimDomain(t.Context(), "shop", "shop.example", wildcard)
 		w.must(err)
-		if again := fmt.Sprint(app.Domains) == fmt.Sprint(w.app("shop").Domains); !again {
+		if fmt.Sprint(app.Domains) != fmt.Sprint(w.app("shop").Domains) {
 			t.Errorf("answered %v", app.Domains)
 		}
-		_ = changed
 	}
 	w.lists("shop", "shop.example*")
 	if c := w.stands("shop.example"); !c.Wildcard || c.PendingWildcard || c.State != scafo.ClaimHeld {
@@ -208,4 +209,126 @@ func TestReleaseClaims(t *testing.T) {
 	w.refused(w.claim("shop", "new.example", false), scafo.CodeApplicationDeleting)
 	w.refused(w.release("shop", "a.example"), scafo.CodeApplicationDeleting)
 	w.must(w.claim("other", "a.example", true))
+}
+
+// What somebody left half-done is completed by its owner's next call, and keeps others
+// away until then.
+func TestHalfDoneClaims(t *testing.T) {
+	for name, c := range map[string]scafo.Claim{
+		"pending":                     {State: scafo.ClaimPending},
+		"pending with subdomains":     {State: scafo.ClaimPending, Wildcard: true},
+		"held and not listed":         {State: scafo.ClaimHeld},
+		"held and in doubt":           {State: scafo.ClaimHeld, Doubted: true},
+		"held, its subdomains wanted": {State: scafo.ClaimHeld, PendingWildcard: true},
+		"held with subdomains":        {State: scafo.ClaimHeld, Wildcard: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newDomains(t, "shop", "other")
+			c.Host, c.Application = "shop.example", "shop"
+			w.put(c)
+			err := w.claim("other", "shop.example", false)
+			w.refused(err, scafo.CodeReferenceHeld)
+			var held *registry.HeldError
+			if !errors.As(err, &held) || held.Pending != (c.State == scafo.ClaimPending) {
+				t.Errorf("%+v", held)
+			}
+			if below := w.claim("other", "x.shop.example", false); (below != nil) != c.Covers() {
+				t.Errorf("a host below: %v", below)
+			}
+			if !c.Covers() {
+				w.must(w.release("other", "x.shop.example"))
+			}
+			// A plain call takes what is held with its subdomains, and not what was only
+			// asked for.
+			w.must(w.claim("shop", "shop.example", false))
+			if now := w.stands("shop.example"); now.State != scafo.ClaimHeld || now.Doubted || now.Wildcard != (c.State == scafo.ClaimHeld && c.Wildcard) {
+				t.Errorf("%+v", now)
+			}
+			w.must(w.claim("shop", "shop.example", true))
+			w.lists("shop", "shop.example*")
+			check.Settled(t, w.b)
+			w.must(w.release("shop", "shop.example"))
+			w.put(c)
+			w.must(w.release("shop", "shop.example"))
+			w.must(w.claim("other", "shop.example", true))
+			check.Settled(t, w.b)
+		})
+	}
+}
+
+// Claims of lives that are over keep nobody away, also where the name lives again.
+func TestClaimsOfFormerLives(t *testing.T) {
+	w := newDomains(t, "shop")
+	old := func(host, app string, wildcard bool) {
+		w.put(scafo.Claim{Host: host, Application: app, UID: "00000000000000ff", Wildcard: wildcard, State: scafo.ClaimHeld})
+	}
+	old("shop.example", "shop", false)
+	old("a.shop.example", "gone", true)
+	old("b.shop.example", "shop", false)
+	w.must(w.claim("shop", "shop.example", true))
+	old("example.com", "gone", true)
+	w.must(w.claim("shop", "x.example.com", false))
+	w.lists("shop", "shop.example*", "x.example.com")
+	for _, h := range []string{"a.shop.example", "b.shop.example", "example.com"} {
+		if c := w.stands(h); c.State != scafo.ClaimReleased {
+			t.Errorf("%+v", c)
+		}
+	}
+	w.refused(w.release("shop", "b.shop.example"), scafo.CodeNotFound)
+	check.Settled(t, w.b)
+}
+
+// The coordinator marks a claim that nobody lists and reads the list, the owner lists
+// it and looks once more, and only then the coordinator goes on.
+func TestSettlingMeetsAClaim(t *testing.T) {
+	w := newDomains(t, "shop")
+	w.put(scafo.Claim{Host: "shop.example", Application: "shop", State: scafo.ClaimHeld})
+	key := registry.ClaimKey("shop.example")
+	settles, claims := fault.New(w.b), fault.New(w.b)
+	marked, resume, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	// The second write of the claim is the release.
+	settles.Inject(fault.Rule{Op: fault.Replace, Key: key, Skip: 1, Times: 1, Before: func(context.Context, fault.Call) { close(marked); <-resume }})
+	claims.Inject(fault.Rule{Op: fault.Replace, Key: registry.ApplicationKey("shop"), Times: 1, Before: func(context.Context, fault.Call) {
+		go func() {
+			_, _, err := open(settles).SettleClaim(context.Background(), "shop.example", w.stands("shop.example").Write)
+			done <- err
+		}()
+		<-marked
+	}})
+	_, _, err := open(claims).ClaimDomain(t.Context(), "shop", "shop.example", false)
+	w.must(err)
+	close(resume)
+	w.must(<-done)
+	w.lists("shop", "shop.example")
+	check.Settled(t, w.b)
+}
+
+// The coordinator finds an entry without a claim, the owner claims the host anew, and
+// only then the coordinator goes on.
+func TestSettlingAListingMeetsAClaim(t *testing.T) {
+	w := newDomains(t, "shop")
+	w.change("shop", func(a *scafo.Application) { a.Domains = []scafo.Domain{{Host: "shop.example"}} })
+	settles := fault.New(w.b)
+	settles.Inject(fault.Rule{Op: fault.Replace, Key: registry.ApplicationKey("shop"), Times: 1, Before: func(context.Context, fault.Call) {
+		w.must(w.claim("shop", "shop.example", false))
+	}})
+	changed, err := open(settles).SettleListing(t.Context(), "shop", w.app("shop").UID, "shop.example")
+	if err != nil || changed {
+		t.Errorf("%v %v", changed, err)
+	}
+	w.lists("shop", "shop.example")
+	check.Settled(t, w.b)
+}
+
+// A child of a host with a thousand hosts below it: one page of a listing is not all.
+func TestManyHostsBelow(t *testing.T) {
+	w := newDomains(t, "shop", "other")
+	for i := range 1100 {
+		w.put(scafo.Claim{Host: fmt.Sprintf("h%04d.shop.example", i), Application: "shop", State: scafo.ClaimReleased})
+	}
+	w.must(w.claim("other", "zz.shop.example", false))
+	w.refused(w.claim("shop", "shop.example", true), scafo.CodeReferenceHeld)
+	w.must(w.release("other", "zz.shop.example"))
+	w.must(w.claim("other", "a.zz.shop.example", false))
+	w.must(w.claim("shop", "shop.example", true))
 }
