@@ -49,7 +49,8 @@ func (c *checker) everyClaim() {
 		case scafo.ClaimHeld:
 			held = append(held, v)
 		case scafo.ClaimPending, scafo.ClaimReleased:
-			if v.PendingWildcard || v.Doubted {
+			// What was held is asked for more, and doubted; nothing else is.
+			if v.PendingWildcard || v.Doubted && v.State == scafo.ClaimPending {
 				c.say("%s is %s, with subdomains pending %v and doubted %v", k, v.State, v.PendingWildcard, v.Doubted)
 			}
 		default:
