@@ -73,9 +73,14 @@ func (e *HeldError) Detail(holder string) string {
 	return fmt.Sprintf("%s is %s by %s", e.Host, verb, by)
 }
 
-// finish is the context of what is completed once it was begun.
-func finish(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+// finish is the context of what is completed once it was begun; it does not begin for
+// a caller who has gone already.
+func finish(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, unavailable(err, "a claim")
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	return ctx, cancel, nil
 }
 
 // retry has try act, again from the start as often as something moved meanwhile.
@@ -110,7 +115,10 @@ type claim struct {
 // [HeldError] in its chain, where another application holds what was asked for.
 // changed says whether anything was written, also beside an error.
 func (r *Registry) ClaimDomain(ctx context.Context, name, host string, wildcard bool) (app scafo.Application, changed bool, err error) {
-	ctx, cancel := finish(ctx)
+	ctx, cancel, err := finish(ctx)
+	if err != nil {
+		return app, false, err
+	}
 	defer cancel()
 	c := &claim{r: r, name: name, host: host, wildcard: wildcard}
 	err = r.retry(ctx, ClaimKey(host), func() (err error) {

@@ -16,7 +16,10 @@ import (
 // application, whoever else has it. changed says whether anything was written, also
 // beside an error.
 func (r *Registry) ReleaseDomain(ctx context.Context, name, host string) (app scafo.Application, changed bool, err error) {
-	ctx, cancel := finish(ctx)
+	ctx, cancel, err := finish(ctx)
+	if err != nil {
+		return app, false, err
+	}
 	defer cancel()
 	err = r.retry(ctx, ClaimKey(host), func() error {
 		// A claim of the same host may list it after it was taken out: it is done once

@@ -332,3 +332,39 @@ func TestManyHostsBelow(t *testing.T) {
 	w.must(w.claim("other", "a.zz.shop.example", false))
 	w.must(w.claim("shop", "shop.example", true))
 }
+
+// A caller who goes away in between leaves nothing half-done, and one who is gone
+// begins nothing.
+func TestClaimsOfCallersWhoLeave(t *testing.T) {
+	w := newDomains(t, "shop")
+	for _, c := range []struct {
+		what string
+		do   func(context.Context, *registry.Registry) error
+		want []string
+	}{
+		{"claim", func(ctx context.Context, r *registry.Registry) error {
+			_, _, err := r.ClaimDomain(ctx, "shop", "shop.example", true)
+			return err
+		}, []string{"shop.example*"}},
+		{"release", func(ctx context.Context, r *registry.Registry) error {
+			_, _, err := r.ReleaseDomain(ctx, "shop", "shop.example")
+			return err
+		}, nil},
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		store := fault.New(w.b)
+		store.Inject(fault.Rule{Op: fault.Replace, Times: 1, Before: func(context.Context, fault.Call) { leave() }})
+		store.Inject(fault.Rule{Op: fault.Create, Times: 1, Before: func(context.Context, fault.Call) { leave() }})
+		w.must(c.do(ctx, open(store)))
+		if ctx.Err() == nil {
+			t.Errorf("%s: nobody left", c.what)
+		}
+		w.lists("shop", c.want...)
+		check.Settled(t, w.b)
+		before := w.stands("shop.example").Write
+		w.refused(c.do(ctx, open(w.b)), scafo.CodeStoreUnavailable)
+		if w.stands("shop.example").Write != before {
+			t.Errorf("%s: begun for a caller who had gone", c.what)
+		}
+	}
+}
