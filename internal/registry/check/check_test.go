@@ -10,52 +10,33 @@ import (
 )
 
 // Each of these is one thing that must never be in a bucket.
-// claim is the document of a claim, with its state and what follows that.
-func claim(host, app, uid, state string) string {
-	return fmt.Sprintf(`{"v":1,"write":"w-%s","host":%q,"application":%q,"uid":%q,"at":"2026-01-02T03:04:05Z","state":%s}`, host, host, app, uid, state)
-}
-
 func TestWhatIsFound(t *testing.T) {
 	const app = `{"v":1,"write":"n1","name":"shop","uid":"0123456789abcdef","replicas":1,"deploySeq":2%s}`
 	for name, c := range map[string]struct {
 		objects map[string]string
 		want    string
 	}{
-		"an unknown place":   {map[string]string{"_scafo/what": `{}`}, "belongs to nothing"},
-		"no document":        {map[string]string{"_scafo/freeze.json": `{`}, "not a document"},
-		"a newer one":        {map[string]string{"_scafo/freeze.json": `{"v":2}`}, "newer release"},
-		"no nonce":           {map[string]string{"_scafo/freeze.json": `{"v":1}`}, "no write nonce"},
-		"one nonce, twice":   {map[string]string{"_scafo/freeze.json": `{"v":1,"write":"n1"}`, "_scafo/applications/shop.json": fmt.Sprintf(app, "")}, "same write nonce"},
-		"another's key":      {map[string]string{"_scafo/applications/other.json": fmt.Sprintf(app, "")}, "belongs at _scafo/applications/shop.json"},
-		"no deployment":      {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"deployment":"v9"`)}, "has no record"},
-		"a seq from nowhere": {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"deploymentSeq":3`)}, "is at deploy 2"},
-		"a host of nobody":   {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"domains":[{"host":"a.example"}]`)}, "does not hold"},
-		"a host, twice":      {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"domains":[{"host":"a.example"},{"host":"a.example"}]`)}, "lists a.example twice"},
-		"a former life's claim": {map[string]string{
-			"_scafo/applications/shop.json": fmt.Sprintf(app, `,"domains":[{"host":"a.example"}]`), "_scafo/domains/example/a.json": claim("a.example", "shop", "ffffffffffffffff", `"held"`),
-		}, "lists a.example, which it does not hold"},
-		"subdomains that are not held": {map[string]string{
-			"_scafo/applications/shop.json": fmt.Sprintf(app, `,"domains":[{"host":"a.example","wildcard":true}]`), "_scafo/domains/example/a.json": claim("a.example", "shop", "0123456789abcdef", `"held"`),
-		}, "lists the subdomains of a.example"},
-		"two that exclude each other": {map[string]string{
-			"_scafo/domains/example/a.json": claim("a.example", "shop", "0123456789abcdef", `"held","wildcard":true`), "_scafo/domains/example/a/x.json": claim("x.a.example", "other", "0123456789abcdef", `"held"`),
-		}, "exclude each other"},
-		"a claim of no host":      {map[string]string{"_scafo/domains/1/1.json": claim("1.1", "shop", "0123456789abcdef", `"held"`)}, "is of host"},
-		"a claim of nobody":       {map[string]string{"_scafo/domains/example/a.json": claim("a.example", "", "x", `"held"`)}, "is of application"},
-		"a claim's state":         {map[string]string{"_scafo/domains/example/a.json": claim("a.example", "shop", "0123456789abcdef", `"what"`)}, "has state"},
-		"a pending claim's doubt": {map[string]string{"_scafo/domains/example/a.json": claim("a.example", "shop", "0123456789abcdef", `"pending","doubted":true`)}, "doubted true"},
-		"an unclaimed node":       {map[string]string{"_scafo/nodes/n1.json": `{"v":1,"write":"w","id":"n1"}`}, "never claimed"},
-		"a stray heartbeat":       {map[string]string{"_scafo/heartbeats/n1.json": `{"v":1,"write":"w","node":"n1"}`}, "no record"},
-		"no admin":                {map[string]string{"_scafo/operators.json": `{"v":1,"write":"w","operators":{}}`}, "no admin"},
-		"an index of nobody":      {map[string]string{"_scafo/operators.json": `{"v":1,"write":"w","operators":{"x":"admin"}}`}, "no record"},
-		"a lease of nobody":       {map[string]string{"_scafo/coordinator.json": `{"v":1,"write":"w","node":"n1","fence":1,"seq":1}`}, "the lease"},
-		"a token's name":          {map[string]string{"_scafo/tokens/20260102T0304/x": ``}, "no key of a used token"},
-		"a fence from above":      {map[string]string{"_scafo/coordinator.json": `{"v":1,"write":"a","fence":1,"seq":1}`, "_scafo/placements/shop/0123456789abcdef.json": `{"v":1,"write":"b","application":"shop","uid":"0123456789abcdef","nodes":[],"fence":2}`}, "has fence 2"},
-		"one key, twice":          {map[string]string{"_scafo/revision.json": `{"v":1,"write":"w","counter":2,"changed":[{"n":1,"key":"k"},{"n":2,"key":"k"}]}`}, "twice"},
-		"an announced token":      {map[string]string{"_scafo/revision.json": `{"v":1,"write":"w","counter":1,"changed":[{"n":1,"key":"_scafo/tokens/x"}]}`}, "announces"},
-		"a failure of none":       {map[string]string{"_scafo/deploys/shop/0123456789abcdef.json": `{"v":1,"write":"w","id":"shop.0123456789abcdef","application":"shop","state":"failed","code":"what"}`}, "failed with code"},
-		"a runtime of nobody":     {map[string]string{"fleets/shop/x": ``}, "no life"},
-		"a local time":            {map[string]string{"_scafo/freeze.json": `{"v":1,"write":"w","frozenAt":"2026-01-02T03:04:05+01:00"}`}, "not in UTC"},
+		"an unknown place":    {map[string]string{"_scafo/what": `{}`}, "belongs to nothing"},
+		"no document":         {map[string]string{"_scafo/freeze.json": `{`}, "not a document"},
+		"a newer one":         {map[string]string{"_scafo/freeze.json": `{"v":2}`}, "newer release"},
+		"no nonce":            {map[string]string{"_scafo/freeze.json": `{"v":1}`}, "no write nonce"},
+		"one nonce, twice":    {map[string]string{"_scafo/freeze.json": `{"v":1,"write":"n1"}`, "_scafo/applications/shop.json": fmt.Sprintf(app, "")}, "same write nonce"},
+		"another's key":       {map[string]string{"_scafo/applications/other.json": fmt.Sprintf(app, "")}, "belongs at _scafo/applications/shop.json"},
+		"no deployment":       {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"deployment":"v9"`)}, "has no record"},
+		"a seq from nowhere":  {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"deploymentSeq":3`)}, "is at deploy 2"},
+		"a host of nobody":    {map[string]string{"_scafo/applications/shop.json": fmt.Sprintf(app, `,"domains":[{"host":"a.example"}]`)}, "does not hold"},
+		"an unclaimed node":   {map[string]string{"_scafo/nodes/n1.json": `{"v":1,"write":"w","id":"n1"}`}, "never claimed"},
+		"a stray heartbeat":   {map[string]string{"_scafo/heartbeats/n1.json": `{"v":1,"write":"w","node":"n1"}`}, "no record"},
+		"no admin":            {map[string]string{"_scafo/operators.json": `{"v":1,"write":"w","operators":{}}`}, "no admin"},
+		"an index of nobody":  {map[string]string{"_scafo/operators.json": `{"v":1,"write":"w","operators":{"x":"admin"}}`}, "no record"},
+		"a lease of nobody":   {map[string]string{"_scafo/coordinator.json": `{"v":1,"write":"w","node":"n1","fence":1,"seq":1}`}, "the lease"},
+		"a token's name":      {map[string]string{"_scafo/tokens/20260102T0304/x": ``}, "no key of a used token"},
+		"a fence from above":  {map[string]string{"_scafo/coordinator.json": `{"v":1,"write":"a","fence":1,"seq":1}`, "_scafo/placements/shop/0123456789abcdef.json": `{"v":1,"write":"b","application":"shop","uid":"0123456789abcdef","nodes":[],"fence":2}`}, "has fence 2"},
+		"one key, twice":      {map[string]string{"_scafo/revision.json": `{"v":1,"write":"w","counter":2,"changed":[{"n":1,"key":"k"},{"n":2,"key":"k"}]}`}, "twice"},
+		"an announced token":  {map[string]string{"_scafo/revision.json": `{"v":1,"write":"w","counter":1,"changed":[{"n":1,"key":"_scafo/tokens/x"}]}`}, "announces"},
+		"a failure of none":   {map[string]string{"_scafo/deploys/shop/0123456789abcdef.json": `{"v":1,"write":"w","id":"shop.0123456789abcdef","application":"shop","state":"failed","code":"what"}`}, "failed with code"},
+		"a runtime of nobody": {map[string]string{"fleets/shop/x": ``}, "no life"},
+		"a local time":        {map[string]string{"_scafo/freeze.json": `{"v":1,"write":"w","frozenAt":"2026-01-02T03:04:05+01:00"}`}, "not in UTC"},
 	} {
 		b := memory.New()
 		for k, body := range c.objects {
@@ -74,36 +55,4 @@ func TestWhatIsFound(t *testing.T) {
 	if problems, err := check.All(t.Context(), memory.New()); err != nil || len(problems) != 0 {
 		t.Errorf("an empty bucket: %q, %v", problems, err)
 	}
-}
-
-func TestSettled(t *testing.T) {
-	const app = `{"v":1,"write":"w","name":"shop","uid":"0123456789abcdef","replicas":1,"domains":[{"host":"a.example","wildcard":true}]}`
-	for state, settled := range map[string]bool{
-		`"held","wildcard":true`: true, `"released"`: true, `"pending","wildcard":true`: false, `"held"`: false,
-		`"held","wildcard":true,"doubted":true`: false, `"held","wildcard":true,"pendingWildcard":true`: false,
-	} {
-		b := memory.New()
-		for k, body := range map[string]string{"_scafo/applications/shop.json": app, "_scafo/domains/example/a.json": claim("a.example", "shop", "0123456789abcdef", state)} {
-			if _, err := b.Put(t.Context(), k, []byte(body)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var r recorder
-		check.Settled(&r, b)
-		if (len(r.said) == 0) != settled {
-			t.Errorf("%s: %v", state, r.said)
-		}
-	}
-}
-
-// recorder is a test that only notes what fails.
-type recorder struct {
-	testing.TB
-	said []string
-}
-
-func (r *recorder) Helper() {}
-
-func (r *recorder) Errorf(format string, args ...any) {
-	r.said = append(r.said, fmt.Sprintf(format, args...))
 }
