@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket/fault"
+	"github.com/scafo/scafo/internal/plan"
 	"github.com/scafo/scafo/internal/registry/check"
 )
 
@@ -291,4 +293,98 @@ func TestRaceOfClaimsWithTheEnd(t *testing.T) {
 		// Every host is free for others, at once.
 		c.wantStatuses(c.send(claim("rival", "a.example"), claim("rival", "b.example?wildcard=1"), claim("rival", "x.b.example")), 200)
 	})
+}
+
+// mixed are calls of all kinds about a few hosts that get in each other's way.
+func (c *contest) mixed(n int) (calls []at) {
+	hosts := []string{"a.example", "x.a.example", "y.x.a.example", "y.a.example"}
+	for range n {
+		name, host := []string{"shop", "rival", "third"}[c.random.IntN(3)], hosts[c.random.IntN(len(hosts))]
+		switch c.random.IntN(5) {
+		case 0, 1:
+			calls = append(calls, claim(name, host))
+		case 2:
+			calls = append(calls, claim(name, host+"?wildcard=1"))
+		default:
+			calls = append(calls, release(name, host))
+		}
+	}
+	return calls
+}
+
+func TestRaceOfEverythingAboutDomains(t *testing.T) {
+	won := 0
+	raceDomains(t, func(c *contest) {
+		for range 3 {
+			got := c.send(c.mixed(8)...)
+			c.wantStatuses(got, 200, 404, 409)
+			won += count(got, 200)
+			check.Bucket(c.t, c.store)
+			check.Settled(c.t, c.store)
+		}
+	})
+	if won < rounds {
+		t.Errorf("only %d calls succeeded", won)
+	}
+}
+
+// The same over a store that loses requests and answers: whatever failed, nothing that
+// the registry forbids comes of it, and the coordinator ends what is left.
+func TestRaceOfDomainsOverABadStore(t *testing.T) {
+	failed := 0
+	raceDomains(t, func(c *contest) {
+		var stop []func()
+		for i := range c.stores {
+			stop = append(stop, c.stores[i].failing(c.random.Uint64(), 0.05, fault.Unavailable, fault.LostApplied, fault.LostNotApplied, fault.Refused))
+		}
+		for range 2 {
+			got := c.send(c.mixed(6)...)
+			c.wantStatuses(got, 200, 404, 409, 503)
+			failed += count(got, 503)
+		}
+		for _, f := range stop {
+			f()
+		}
+		time.Sleep(time.Minute)
+		c.settle()
+	})
+	if failed == 0 {
+		t.Error("no call failed")
+	}
+}
+
+// settle is what the coordinator does with what stood for ten minutes.
+func (c *contest) settle() {
+	c.t.Helper()
+	var watch plan.ClaimWatch
+	for _, after := range []time.Duration{0, plan.ClaimStaleAfter} {
+		claims, apps := map[string]scafo.Claim{}, map[string]scafo.Application{}
+		for _, host := range []string{"a.example", "x.a.example", "y.x.a.example", "y.a.example"} {
+			v, err := claimOf(c.registry, host)
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			if v.Host != "" {
+				claims[host] = v
+			}
+		}
+		all, err := c.registry.Applications(c.t.Context())
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, a := range all {
+			apps[a.Name] = a
+		}
+		now := c.registry.Now().Add(after)
+		for _, d := range watch.Due(now, claims, apps) {
+			if _, _, err := c.registry.SettleClaim(c.t.Context(), d.Seen.Host, d.Seen.Write); err != nil {
+				c.t.Error(err)
+			}
+		}
+		for _, d := range watch.DueListings(now, claims, apps) {
+			if _, err := c.registry.SettleListing(c.t.Context(), d.Application, d.UID, d.Host); err != nil {
+				c.t.Error(err)
+			}
+		}
+	}
 }
