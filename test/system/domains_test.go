@@ -68,5 +68,16 @@ func TestDomains(t *testing.T) {
 	f.answers("staging.shop.example", http.StatusNotFound, "")
 	f.must("domains", "add", "other", "x.shop.example")
 	f.answers("x.shop.example", http.StatusOK, "other")
+	// The longest hosts, of long labels and of many: a real store has them as paths.
+	label := strings.Repeat("a", 63)
+	for _, long := range []string{label + "." + label + "." + label + "." + label[:61], strings.Repeat("b.", 125) + "com"} {
+		if len(long) != 253 {
+			t.Fatal(len(long))
+		}
+		f.must("domains", "add", "other", long, "--wildcard")
+		f.answers(long, http.StatusOK, "other")
+		f.must("domains", "remove", "other", long)
+		f.answers(long, http.StatusNotFound, "")
+	}
 	f.answers("shop.localhost:"+strconv.Itoa(f.http), http.StatusOK, "shop")
 }
