@@ -56,7 +56,7 @@ torture: setup build
 ## lint: format, vet, linters, import directions
 lint: $(GOLANGCI) $(ACTIONLINT)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run gofmt -w on these'; exit 1; }
-	$(GOLANGCI) run ./...
+	$(GOLANGCI) run --allow-parallel-runners ./...
 	scripts/actionlint $(ACTIONLINT)
 
 $(GOLANGCI):

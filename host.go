@@ -2,6 +2,7 @@ package scafo
 
 import (
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxHostLength bounds a claimed host, in characters (RFC 1035, section 2.3.4,
@@ -60,6 +61,9 @@ func ParseHost(s string) (string, error) {
 		}
 		for i := range len(l) {
 			c := l[i]
+			if c >= utf8.RuneSelf {
+				return refuse("it has a character other than a-z, 0-9 and hyphen; an international name is claimed in its xn-- form")
+			}
 			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
 				return refuse("it has a character other than a-z, 0-9 and hyphen")
 			}

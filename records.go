@@ -392,7 +392,11 @@ type Claim struct {
 	Wildcard        bool       `json:"wildcard,omitempty"`
 	PendingWildcard bool       `json:"pendingWildcard,omitempty"`
 	State           ClaimState `json:"state"`
-	At              time.Time  `json:"at"`
+	// Doubted is set while somebody who means to take back what nobody lists looks at
+	// the application's list: who claims meanwhile does not rely on the claim before
+	// it is written anew.
+	Doubted bool      `json:"doubted,omitempty"`
+	At      time.Time `json:"at"`
 }
 
 // Lease is the coordinator lease. A release keeps the record (with no node), so

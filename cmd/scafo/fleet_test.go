@@ -53,6 +53,7 @@ func newTestFleet(t *testing.T) *testFleet {
 		Node: "n1", Log: log, Verifier: auth.New(f.registry, auth.Options{Log: log}),
 		Applications: api.Following(f.registry, registry.NewFollower(f.registry)),
 		Setters:      f.registry, Freezes: f.registry, Operators: f.registry,
+		Domains: f.registry, PlatformDomains: []string{"apps.example"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -42,6 +42,15 @@ type Setters interface {
 	ScaleApplication(ctx context.Context, name string, replicas scafo.Replicas) (app scafo.Application, changed bool, err error)
 }
 
+// Domains give hosts to applications and take them. changed says whether anything was
+// written, also beside an error.
+type Domains interface {
+	// ClaimDomain is reference-held, with a registry.HeldError in its chain, where
+	// another application holds what was asked for.
+	ClaimDomain(ctx context.Context, name, host string, wildcard bool) (app scafo.Application, changed bool, err error)
+	ReleaseDomain(ctx context.Context, name, host string) (app scafo.Application, changed bool, err error)
+}
+
 // Freezes are the fleet's one freeze.
 type Freezes interface {
 	// Freeze is nil while deploys are not frozen.
@@ -100,6 +109,7 @@ type Deps struct {
 	Verifier     *auth.Verifier
 	Applications Applications
 	Setters      Setters
+	Domains      Domains
 	Freezes      Freezes
 	Operators    Operators
 	Deploys      Deploys
@@ -107,6 +117,9 @@ type Deps struct {
 	Storage      Storage
 	Renderings   Renderings
 	Deletions    Deletions
+
+	// PlatformDomains are this node's platform.domains: nobody claims a host there.
+	PlatformDomains []string
 
 	// Closing is closed when the node stops: then no poll is kept waiting. May be nil.
 	Closing <-chan struct{}
@@ -167,6 +180,12 @@ func (s *server) routes() []route {
 	}
 	if s.Setters != nil {
 		r = append(r, s.setterRoutes()...)
+	}
+	if s.Domains != nil {
+		r = append(r,
+			route{method: http.MethodPost, path: "/v1/applications/:name/domains/:host", access: access{kind: operatorToken, workload: refusesWorkload}, handle: s.claimDomain},
+			route{method: http.MethodDelete, path: "/v1/applications/:name/domains/:host", access: access{kind: operatorToken, workload: refusesWorkload}, handle: s.releaseDomain},
+		)
 	}
 	if s.Freezes != nil {
 		freezes := access{kind: operatorToken, admin: freezeTier}

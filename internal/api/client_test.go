@@ -144,6 +144,18 @@ func TestClientChanges(t *testing.T) {
 	if a := set(c.SetReplicas(ctx, "shop", scafo.Replicas{All: true})); !a.Replicas.All {
 		t.Error(a)
 	}
+	if a, err := c.ClaimDomain(ctx, "shop", "Shop.Example", true); err != nil || a.Host != "shop.example" || !a.Application.Domains[0].Wildcard || a.PlatformHosts[0] != "shop.apps.example.com" {
+		t.Error(a, err)
+	}
+	if _, err := c.ClaimDomain(ctx, "shop", "https://x/y?z#", false); scafo.CodeOf(err) != scafo.CodeInvalidInput {
+		t.Error(err)
+	}
+	if a, err := c.ReleaseDomain(ctx, "shop", "shop.example"); err != nil || len(a.Application.Domains) > 0 {
+		t.Error(a, err)
+	}
+	if _, err := c.ReleaseDomain(ctx, "shop", "shop.example"); scafo.CodeOf(err) != scafo.CodeNotFound {
+		t.Error(err)
+	}
 	if _, err := c.Block(ctx, "nothing"); scafo.CodeOf(err) != scafo.CodeNotFound {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
@@ -30,6 +31,7 @@ func nodeOver(t *testing.T, b bucket.Bucket) http.Handler {
 	h, err := api.New(api.Deps{
 		Node: "node-a", Log: log, Verifier: auth.New(r, auth.Options{Log: log}),
 		Applications: api.Following(r, registry.NewFollower(r)), Setters: r, Freezes: r, Operators: r,
+		Domains: r, PlatformDomains: platformDomains,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -141,6 +143,19 @@ func mutations() map[string]mutation {
 			}
 			return err
 		}},
+		"claim":       {"POST", "/v1/applications/shop/domains/shop.example", "tenant", "", nil, ok, holdsDomain("shop.example", false)},
+		"claim both":  {"POST", "/v1/applications/shop/domains/www.shop.example?wildcard=1", "admin", "", claimed("shop", "shop.example", true), ok, holdsDomain("www.shop.example", true)},
+		"claim wider": {"POST", "/v1/applications/shop/domains/shop.example?wildcard=1", "admin", "", claimed("shop", "shop.example", false), ok, holdsDomain("shop.example", true)},
+		"claim what is half-done": {"POST", "/v1/applications/shop/domains/shop.example", "tenant", "", func(r *registry.Registry) error {
+			return halfDone(r, scafo.ClaimHeld, true)
+		}, ok, holdsDomain("shop.example", false)},
+		"claim of a former life": {"POST", "/v1/applications/shop/domains/shop.example", "tenant", "", func(r *registry.Registry) error {
+			return formerLife(r, "shop.example")
+		}, ok, holdsDomain("shop.example", false)},
+		"release": {"DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", claimed("shop", "shop.example", true), []int{200, 404}, holdsNoDomain("shop.example")},
+		"release what is half-done": {"DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", func(r *registry.Registry) error {
+			return halfDone(r, scafo.ClaimPending, false)
+		}, []int{200, 404}, holdsNoDomain("shop.example")},
 		"register":    {"POST", "/v1/operators", "admin", grant("fresh", `"role":"admin"`, `"applications":["*"]`), nil, ok, operators("admin", "former", "fresh", "second", "tenant")},
 		"replace":     {"POST", "/v1/operators", "tenant", grant("tenant-2", `"supersedes":"tenant"`), nil, ok, operators("admin", "former", "second", "tenant", "tenant-2")},
 		"revoke":      {"DELETE", "/v1/operators/former", "tenant", "", nil, []int{200, 404}, operators("admin", "second", "tenant")},
@@ -184,7 +199,7 @@ func faultAt(t *testing.T, m mutation, kind fault.Kind, skip int) bool {
 	store := fault.New(b)
 	armed := store.Inject(fault.Rule{Kind: kind, Skip: skip, Times: 1})
 	w := call(nodeOver(t, store), m.method, m.path, m.by, m.body)
-	synctest.Wait() // an announcement outlives the call that a crash ended
+	time.Sleep(time.Minute) // an announcement outlives the call that a crash ended
 	switch {
 	case w.Code == m.again[0]:
 		if err := m.holds(r); err != nil {

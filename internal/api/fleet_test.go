@@ -141,6 +141,7 @@ func (f *fleet) node() http.Handler {
 		Verifier:     auth.New(f.registry, auth.Options{Log: log, IngressTokens: []string{"first", ingressToken}}),
 		Applications: api.Following(f.registry, registry.NewFollower(f.registry)), Deploys: f.deploys, Loop: f.loop, Deletions: f.deletes,
 		Setters: f.registry, Freezes: f.registry, Operators: f.registry,
+		Domains: f.registry, PlatformDomains: platformDomains,
 	})
 	if err != nil {
 		f.t.Fatal(err)
@@ -154,6 +155,9 @@ func (f *fleet) application(name string, change func(*scafo.Application)) {
 		f.t.Fatal(err)
 	}
 }
+
+// platformDomains are those of every node here.
+var platformDomains = []string{"apps.example.com", "localhost"}
 
 func signer(id string) tokentest.Signer {
 	seed := sha256.Sum256([]byte(id))

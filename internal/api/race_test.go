@@ -31,8 +31,25 @@ type contest struct {
 	store    *memory.Store
 	registry *registry.Registry // directly, for what no race is about
 	nodes    []http.Handler
+	slow     []*registry.Registry // as parts of the nodes that are no route use it
+	stores   []slowStore          // what the nodes reach the store through
 	random   *rand.Rand
 	said     []string // the bodies of the last answers
+}
+
+// slowStore is a store with a pause at every request.
+type slowStore struct {
+	*fault.Store
+	rule  fault.Rule
+	armed *fault.Armed
+}
+
+// failing has requests fail at random, until stop.
+func (s *slowStore) failing(seed uint64, probability float64, kinds ...fault.Kind) (stop func()) {
+	s.armed.Remove() // the first rule decides
+	stop = s.Random(seed, probability, fault.Rule{}, kinds...)
+	s.armed = s.Inject(s.rule)
+	return stop
 }
 
 // race runs one contest a round and checks the whole bucket after each.
@@ -52,10 +69,13 @@ func race(t *testing.T, f func(c *contest)) {
 					mu.Unlock()
 					time.Sleep(d)
 				}
-				slow.Inject(fault.Rule{Before: pause, After: pause})
+				rule := fault.Rule{Before: pause, After: pause}
+				c.stores = append(c.stores, slowStore{Store: slow, rule: rule, armed: slow.Inject(rule)})
 				c.nodes = append(c.nodes, nodeOver(t, slow))
+				c.slow = append(c.slow, registry.New(slow, registry.Options{}))
 			}
 			f(c)
+			time.Sleep(time.Minute) // what is announced for nobody who waits
 			check.Bucket(t, c.store)
 		})
 		if t.Failed() {

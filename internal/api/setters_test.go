@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
+	"github.com/scafo/scafo/internal/bucket/fault"
 )
 
 // send makes a call with a body, which may be empty.
@@ -285,6 +287,7 @@ func TestBucketRequestsOfChanges(t *testing.T) { synctest.Test(t, testBucketRequ
 func testBucketRequests(t *testing.T) {
 	f := newFleet(t)
 	f.application("shop", nil)
+	f.application("rival", nil)
 	for _, by := range []string{"admin", "tenant", "node-b"} {
 		f.get("/v1/state", by)
 	}
@@ -292,6 +295,8 @@ func testBucketRequests(t *testing.T) {
 		b, _ := json.Marshal(jwk(id))
 		return string(b)
 	}
+	// Requests take their time, so that which of them run beside which is no accident.
+	f.bucket.Inject(fault.Rule{Latency: time.Millisecond})
 	fresh := `{"id":"op-2","publicKey":` + key("op-2") + `,"applications":["shop"]}`
 	for _, c := range []struct {
 		what, method, path, by, body string
@@ -307,6 +312,17 @@ func testBucketRequests(t *testing.T) {
 		{"unretire", "POST", "/v1/applications/shop/unretire", "node-b", "", 1, 2, 0},
 		{"selector", "POST", "/v1/applications/shop/selector", "tenant", `{"selector":{"a":"b"}}`, 1, 2, 0},
 		{"replicas", "POST", "/v1/applications/shop/replicas", "tenant", `{"replicas":2}`, 1, 2, 0},
+		// Caller, application, claim; pending and its announcement, beside the look at the
+		// application (and at the parent of a longer host, and the list of the children);
+		// held, the application's list, a last look; the announcement.
+		{"claim", "POST", "/v1/applications/shop/domains/shop.example", "admin", "", 5, 5, 0},
+		{"claim below", "POST", "/v1/applications/shop/domains/x.shop.example?wildcard=1", "admin", "", 6, 5, 1},
+		{"claim wider", "POST", "/v1/applications/shop/domains/shop.example?wildcard=1", "admin", "", 6, 5, 1},
+		{"claim again", "POST", "/v1/applications/shop/domains/shop.example", "tenant", "", 3, 1, 0},
+		{"claim of another", "POST", "/v1/applications/rival/domains/shop.example", "admin", "", 4, 0, 0},
+		// Caller, application and claim, and both once more; both, the announcement.
+		{"release", "DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", 5, 3, 0},
+		{"release again", "DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", 3, 0, 0},
 		{"show freeze", "GET", "/v1/fleet/freeze", "tenant", "", 2, 0, 0},
 		{"freeze", "POST", "/v1/fleet/freeze", "admin", "", 2, 2, 0},
 		{"lift", "DELETE", "/v1/fleet/freeze", "admin", "", 2, 2, 0},
@@ -321,6 +337,7 @@ func testBucketRequests(t *testing.T) {
 	} {
 		f.bucket.Reset()
 		f.send(c.method, c.path, c.by, c.body)
+		time.Sleep(time.Second) // what nobody waits for
 		n := f.bucket.Counts()
 		const token = 1
 		if n["get"] != c.gets || n["create"]+n["replace"]-token != c.writes || n["list"] != c.lists || n["put"]+n["delete"] != 0 {

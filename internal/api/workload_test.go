@@ -41,7 +41,7 @@ func newPipeline(t *testing.T) *pipeline {
 			Trust: p.registry.TrustPolicy, OIDC: oidc.New(oidc.Options{AllowLoopback: true}),
 		}}),
 		Applications: api.Following(p.registry, registry.NewFollower(p.registry)), Deploys: p.fleet.deploys, Loop: p.loop,
-		Setters: p.registry, Freezes: p.registry, Operators: p.registry,
+		Setters: p.registry, Freezes: p.registry, Operators: p.registry, Domains: p.registry,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,6 +129,21 @@ func TestAWorkloadDoesNothingElse(t *testing.T) {
 	}
 	if all, _ := p.issuer.Asked(); all != 0 {
 		t.Errorf("%d requests to the issuer for routes that take no workload token", all)
+	}
+}
+
+// A pipeline publishes an application; it does not decide what the fleet answers on.
+func TestAWorkloadClaimsNoDomain(t *testing.T) {
+	p := newPipeline(t)
+	p.application("shop", nil)
+	p.trust("shop", p.issuer.URL, jobSubject)
+	p.trust("blog", p.issuer.URL, "repo:acme/blog:*")
+	tok := p.token()
+	for _, method := range []string{"POST", "DELETE"} {
+		wantProblem(t, p.as(method, "/v1/applications/shop/domains/shop.example", tok), scafo.CodeAuthScope)
+		wantProblem(t, p.as(method, "/v1/applications/blog/domains/shop.example", tok), scafo.CodeTrustMismatch)
+		wantProblem(t, p.as(method, "/v1/applications/none/domains/shop.example", tok), scafo.CodeAuthInvalid)
+		wantProblem(t, p.as(method, "/v1/applications/shop/domains/shop.example", tok+"x"), scafo.CodeAuthInvalid)
 	}
 }
 

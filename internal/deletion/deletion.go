@@ -87,7 +87,7 @@ type Config struct {
 	Registry *registry.Registry
 	Lease    Lease
 	Fleet    Fleet
-	// Claims releases the application's hosts; nil does it by compare-and-swap alone.
+	// Claims releases the application's hosts; nil is the registry.
 	Claims Claims
 	// Forwarder is nil on a node without a signing key.
 	Forwarder Forwarder
@@ -121,7 +121,7 @@ func New(c Config) (*Service, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Claims == nil {
-		c.Claims = claims{c.Registry}
+		c.Claims = c.Registry
 	}
 	return &Service{c: c, log: c.Log, begun: make(chan struct{}), runs: map[string]*run{}, late: lateKeys{wake: make(chan struct{}, 1)}, deleting: make(chan struct{}, allDeleters)}, nil
 }

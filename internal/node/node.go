@@ -316,6 +316,7 @@ func (n *Node) assemble(ctx context.Context) error {
 	n.handler, err = api.New(api.Deps{
 		Node: n.ID, JSONBytes: n.c.API.JSONBytes, Verifier: verifier,
 		Closing: n.closing, Applications: api.Following(n.Registry, follower), Setters: n.Registry, Freezes: n.Registry, Operators: n.Registry,
+		Domains: n.Registry, PlatformDomains: n.c.Platform.Domains,
 		Deploys: n.deploys, Loop: n.loop, Log: n.log,
 		Storage:    storage.New(n.Registry, storage.Options{Lock: seconds(n.c.Storage.LockSeconds), Log: n.log}),
 		Renderings: n.renderings(),

@@ -245,6 +245,9 @@ func TestStaleClaims(t *testing.T) {
 		{"held and unlisted", claim("x.example", scafo.ClaimHeld), true, claim("x.example", scafo.ClaimReleased)},
 		{"of a former life", claim("shop.example", scafo.ClaimHeld, func(c *scafo.Claim) { c.UID = "old" }), true, claim("shop.example", scafo.ClaimReleased, func(c *scafo.Claim) { c.UID = "old" })},
 		{"subdomains pending", claim("shop.example", scafo.ClaimHeld, wild), true, claim("shop.example", scafo.ClaimHeld)},
+		{"subdomains unlisted", claim("shop.example", scafo.ClaimHeld, func(c *scafo.Claim) { c.Wildcard = true }), true, claim("shop.example", scafo.ClaimHeld)},
+		{"doubted and listed", claim("shop.example", scafo.ClaimHeld, func(c *scafo.Claim) { c.Doubted = true }), true, claim("shop.example", scafo.ClaimHeld)},
+		{"doubted and unlisted", claim("x.example", scafo.ClaimHeld, func(c *scafo.Claim) { c.Doubted = true }), true, claim("x.example", scafo.ClaimReleased)},
 		{"subdomains pending, unlisted", claim("x.example", scafo.ClaimHeld, wild), true, claim("x.example", scafo.ClaimReleased)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -274,4 +277,46 @@ func TestStaleClaims(t *testing.T) {
 			t.Errorf("due %+v", due)
 		}
 	})
+}
+
+func TestStaleListings(t *testing.T) {
+	shop := app("shop", func(a *scafo.Application) { a.Domains = []scafo.Domain{{Host: "shop.example", Wildcard: true}} })
+	claim := func(change func(*scafo.Claim)) scafo.Claim {
+		c := scafo.Claim{Header: scafo.Header{Write: "w1"}, Host: "shop.example", Application: "shop", UID: shop.UID, State: scafo.ClaimHeld, Wildcard: true}
+		change(&c)
+		return c
+	}
+	for name, c := range map[string]struct {
+		claim scafo.Claim
+		want  ListingFault
+	}{
+		"held":              {claim(func(*scafo.Claim) {}), ListingStands},
+		"about to be held":  {claim(func(c *scafo.Claim) { c.State, c.Wildcard = scafo.ClaimPending, false }), ListingStands},
+		"about to be wider": {claim(func(c *scafo.Claim) { c.Wildcard, c.PendingWildcard = false, true }), ListingStands},
+		"narrower":          {claim(func(c *scafo.Claim) { c.Wildcard = false }), ListingNarrows},
+		"released":          {claim(func(c *scafo.Claim) { c.State = scafo.ClaimReleased }), ListingGoes},
+		"of a former life":  {claim(func(c *scafo.Claim) { c.UID = "old" }), ListingGoes},
+		"of another":        {claim(func(c *scafo.Claim) { c.Application = "blog" }), ListingGoes},
+		"none":              {scafo.Claim{}, ListingGoes},
+	} {
+		if got := StaleListing(shop, shop.Domains[0], c.claim); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		var w ClaimWatch
+		claims, apps := map[string]scafo.Claim{"shop.example": c.claim}, map[string]scafo.Application{"shop": shop}
+		for _, s := range []float64{0, 599} {
+			if due := w.DueListings(at(s), claims, apps); len(due) != 0 {
+				t.Errorf("%s: due after %v s: %v", name, s, due)
+			}
+		}
+		due := w.DueListings(at(600), claims, apps)
+		if (len(due) == 1) != (c.want != ListingStands) || len(due) == 1 && due[0] != (StandingListing{"shop", shop.UID, "shop.example"}) {
+			t.Errorf("%s: due %v", name, due)
+		}
+		gone := shop
+		gone.Deleting = &scafo.Deleting{}
+		if due := w.DueListings(at(1800), claims, map[string]scafo.Application{"shop": gone}); len(due) != 0 {
+			t.Errorf("%s: a deletion that has begun is left alone: %v", name, due)
+		}
+	}
 }

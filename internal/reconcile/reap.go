@@ -82,13 +82,7 @@ func (r *reaping) round(ctx context.Context, v *view) {
 			r.l.log.Warn("cleaning up failed", "event", "reap.failed", "step", what, "err", err)
 		}
 	}
-	for _, c := range r.claims.Due(now, v.snap.Claims, v.snap.Applications) {
-		if !r.held() {
-			return
-		}
-		r.l.log.Info("a claim is released", "event", "claim.reaped", "application", c.Seen.Application, "host", c.Seen.Host, "reason", c.Why)
-		step("claims", r.l.c.Store.ReplaceClaim(ctx, c.Seen, c.After))
-	}
+	step("claims", r.settleClaims(ctx, v, now))
 	if !now.Before(r.list) {
 		err := r.listDeploys(ctx, now)
 		step("listing deploys", err)
@@ -118,6 +112,35 @@ func (r *reaping) round(ctx context.Context, v *view) {
 func (r *reaping) held() bool {
 	fence, ok := r.l.c.Lease.Held()
 	return ok && fence == r.fence
+}
+
+// settleClaims takes back what stayed half-done of claims and of releases.
+func (r *reaping) settleClaims(ctx context.Context, v *view, now time.Time) error {
+	for _, c := range r.claims.Due(now, v.snap.Claims, v.snap.Applications) {
+		if !r.held() {
+			return nil
+		}
+		after, changed, err := r.l.c.Store.SettleClaim(ctx, c.Seen.Host, c.Seen.Write)
+		if changed {
+			r.l.log.Info("a claim is settled", "event", "claim.reaped", "application", c.Seen.Application, "host", c.Seen.Host, "reason", c.Why, "state", after.State)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, d := range r.claims.DueListings(now, v.snap.Claims, v.snap.Applications) {
+		if !r.held() {
+			return nil
+		}
+		changed, err := r.l.c.Store.SettleListing(ctx, d.Application, d.UID, d.Host)
+		if changed {
+			r.l.log.Info("a host that its application does not hold leaves its list", "event", "domain.reaped", "application", d.Application, "host", d.Host)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // listDeploys looks at every record that is new or changed since the last

@@ -37,8 +37,11 @@ type Store interface {
 	// FailDeploy records the status, unless the deploy has ended.
 	FailDeploy(ctx context.Context, id scafo.DeployID, s scafo.DeployStatus) error
 	DeleteDeploy(ctx context.Context, id scafo.DeployID) error
-	// ReplaceClaim writes a claim over one that is still the very same write.
-	ReplaceClaim(ctx context.Context, seen, after scafo.Claim) error
+	// SettleClaim takes back what nobody completed or lists of a claim that is still
+	// the very write that was seen; SettleListing, what an application lists and does
+	// not hold.
+	SettleClaim(ctx context.Context, host, write string) (after scafo.Claim, changed bool, err error)
+	SettleListing(ctx context.Context, name, uid, host string) (changed bool, err error)
 	SweepTokens(ctx context.Context) error
 }
 
@@ -109,21 +112,12 @@ func (s *store) DeleteDeploy(ctx context.Context, id scafo.DeployID) error {
 	return s.r.DeleteDeploy(ctx, id)
 }
 
-func (s *store) ReplaceClaim(ctx context.Context, seen, after scafo.Claim) error {
-	key := registry.ClaimKey(seen.Host)
-	wrote := false
-	_, err := registry.Update(ctx, s.r, key, func(d *registry.Doc[scafo.Claim]) error {
-		wrote = false
-		if !d.Exists || d.Value.Write != seen.Write {
-			return registry.ErrKeep
-		}
-		d.Value, wrote = after, true
-		return nil
-	})
-	if err != nil || !wrote {
-		return err
-	}
-	return s.r.Announce(ctx, key)
+func (s *store) SettleClaim(ctx context.Context, host, write string) (after scafo.Claim, changed bool, err error) {
+	return s.r.SettleClaim(ctx, host, write)
+}
+
+func (s *store) SettleListing(ctx context.Context, name, uid, host string) (changed bool, err error) {
+	return s.r.SettleListing(ctx, name, uid, host)
 }
 
 func (s *store) SweepTokens(ctx context.Context) error { return s.r.SweepTokens(ctx, time.Now()) }

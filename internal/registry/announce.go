@@ -85,6 +85,21 @@ func (r *Registry) Unannounced() int {
 	return len(r.tell.keys)
 }
 
+// announceSoon begins to announce keys, and waits for nothing: it is for what nobody
+// relies on yet, or any more.
+func (r *Registry) announceSoon(ctx context.Context, keys ...string) {
+	a := &r.tell
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range keys {
+		if !slices.Contains(a.keys, k) {
+			a.keys = append(a.keys, k)
+		}
+	}
+	a.left = true
+	a.start(ctx, r)
+}
+
 // announceLeft begins to announce what an earlier call could not, and waits for
 // nothing.
 func (r *Registry) announceLeft(ctx context.Context) {

@@ -358,25 +358,9 @@ func (c *checker) perApplication() {
 				c.say("%s names deployment %s, which has no record", k, app.Deployment)
 			}
 		}
-		if len(app.Domains) > scafo.MaxDomains {
-			c.say("%s has %d domains", k, len(app.Domains))
-		}
-		for _, dom := range app.Domains {
-			claim, ok := c.claims[registry.ClaimKey(dom.Host)]
-			if !ok || claim.Value.State != scafo.ClaimHeld || claim.Value.UID != app.UID {
-				c.say("%s lists %s, which it does not hold", k, dom.Host)
-			}
-		}
+		c.domains(k, app)
 	}
-	for k, d := range c.claims {
-		if _, err := scafo.ParseHost(d.Value.Host); err != nil {
-			c.say("%s: %v", k, err)
-		}
-		if s := d.Value.State; s != scafo.ClaimPending && s != scafo.ClaimHeld && s != scafo.ClaimReleased {
-			c.say("%s has state %q", k, s)
-		}
-		c.parents(d.Value)
-	}
+	c.everyClaim()
 	for k, d := range c.placements {
 		p := d.Value
 		if !hexID(p.UID, 16) || p.Nodes == nil {
@@ -390,19 +374,6 @@ func (c *checker) perApplication() {
 				c.say("%s names node %s, which has no record or stands there twice", k, n)
 			}
 		}
-	}
-}
-
-// parents checks that no held claim with its subdomains covers one that another
-// application holds.
-func (c *checker) parents(claim scafo.Claim) {
-	_, parent, _ := strings.Cut(claim.Host, ".")
-	base, ok := c.claims[registry.ClaimKey(parent)]
-	if !ok || claim.State != scafo.ClaimHeld || base.Value.State != scafo.ClaimHeld {
-		return
-	}
-	if base.Value.Wildcard && base.Value.UID != claim.UID {
-		c.say("%s and its subdomains are held by %s, %s by %s", parent, base.Value.Application, claim.Host, claim.Application)
 	}
 }
 
