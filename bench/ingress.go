@@ -20,6 +20,15 @@ import (
 // loaders is how many clients ask at once.
 const loaders = 8
 
+// What of a load has a goal, where celld-workerd is compared with the workerd behind
+// it.
+const (
+	perSecond     = "requests per second"
+	half          = "p50"
+	proxyRateGoal = 0.6
+	proxyTimeGoal = 1.5
+)
+
 // loadResult is what a load saw.
 type loadResult struct {
 	perSecond float64
@@ -134,13 +143,13 @@ func (b *bench) loadIngress(ctx context.Context, f *fleet) error {
 			results[i] = append(results[i], r)
 		}
 	}
-	b.compareLoads("scafo-caddy", results[0], "plain Caddy", results[1])
-	b.compareLoads("scafo-caddy", results[0], "celld-workerd alone", results[2])
-	b.compareLoads("celld-workerd", results[2], "bare workerd", results[3])
+	b.compareLoads("scafo-caddy", results[0], "plain Caddy", results[1], nil)
+	b.compareLoads("scafo-caddy", results[0], "celld-workerd alone", results[2], nil)
+	b.compareLoads("celld-workerd", results[2], "bare workerd", results[3], map[string]goal{perSecond: {Least: proxyRateGoal}, half: {Most: proxyTimeGoal}})
 	return nil
 }
 
-func (b *bench) compareLoads(name string, of []loadResult, baseName string, base []loadResult) {
+func (b *bench) compareLoads(name string, of []loadResult, baseName string, base []loadResult, goals map[string]goal) {
 	column := func(rs []loadResult, get func(loadResult) float64) []float64 {
 		out := make([]float64, len(rs))
 		for i, r := range rs {
@@ -153,12 +162,15 @@ func (b *bench) compareLoads(name string, of []loadResult, baseName string, base
 		get  func(loadResult) float64
 		show func(float64) string
 	}{
-		{"requests per second", func(r loadResult) float64 { return r.perSecond }, func(v float64) string { return fmt.Sprintf("%.0f/s", v) }},
-		{"p50", func(r loadResult) float64 { return float64(r.p50) }, func(v float64) string { return us(time.Duration(v)) }},
+		{perSecond, func(r loadResult) float64 { return r.perSecond }, func(v float64) string { return fmt.Sprintf("%.0f/s", v) }},
+		{half, func(r loadResult) float64 { return float64(r.p50) }, func(v float64) string { return us(time.Duration(v)) }},
 		{"p99", func(r loadResult) float64 { return float64(r.p99) }, func(v float64) string { return us(time.Duration(v)) }},
 	} {
 		a, z := column(of, m.get), column(base, m.get)
-		b.ratio(fmt.Sprintf("%s against %s, %s", name, baseName, m.what), m.show(median(a)), m.show(median(z)), median(ratios(a, z)), 0)
+		b.add(row{
+			Part: b.part, What: fmt.Sprintf("%s against %s, %s", name, baseName, m.what),
+			Value: m.show(median(a)), Base: m.show(median(z)), Ratio: median(ratios(a, z)), Goal: goals[m.what],
+		})
 	}
 }
 

@@ -23,11 +23,15 @@ type row struct {
 
 // goal is what a row has to reach.
 type goal struct {
-	Most float64 `json:"most,omitempty"` // 0: no bound
-	Unit string  `json:"unit,omitempty"` // of what is bounded; empty: a ratio
+	Most  float64 `json:"most,omitempty"`  // 0: no bound
+	Least float64 `json:"least,omitempty"` // 0: no bound
+	Unit  string  `json:"unit,omitempty"`  // of what is bounded; empty: a ratio
 }
 
 func (g goal) String() string {
+	if g.Least > 0 {
+		return fmt.Sprintf("≥ %g", g.Least)
+	}
 	if g.Most == 0 {
 		return ""
 	}
@@ -41,7 +45,9 @@ func (r row) bounded() float64 {
 	return r.Ratio
 }
 
-func (r row) missed() bool { return r.Goal.Most > 0 && r.bounded() > r.Goal.Most }
+func (r row) missed() bool {
+	return r.Goal.Most > 0 && r.bounded() > r.Goal.Most || r.Goal.Least > 0 && r.bounded() < r.Goal.Least
+}
 
 // outcome is what the goal is held against.
 func (r row) outcome() string {
@@ -76,7 +82,7 @@ func (r row) cells() []string {
 	if r.Ratio != 0 {
 		ratio = fmt.Sprintf("%.2f", r.Ratio)
 	}
-	if r.Goal.Most > 0 {
+	if r.Goal.Most > 0 || r.Goal.Least > 0 {
 		verdict = "reached"
 		if r.missed() {
 			verdict = "MISSED"

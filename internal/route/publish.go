@@ -126,9 +126,12 @@ func sameContent(a, b scafo.FleetRouting) bool {
 
 func nodesOf(doc scafo.FleetRouting) map[string]bool {
 	nodes := map[string]bool{}
+	last := ""
 	add := func(ups []scafo.Upstream) {
 		for _, u := range ups {
-			nodes[u.Node] = true
+			if u.Node != last { // most of a small fleet's stand behind each other
+				nodes[u.Node], last = true, u.Node
+			}
 		}
 	}
 	for _, r := range doc.Routes {

@@ -103,41 +103,81 @@ func (b *builder) problem(app, host, format string, args ...any) {
 }
 
 func (b *builder) applications() {
-	b.apps = make([]served, 0, len(b.in.Applications))
-	for name, app := range b.in.Applications {
-		if !b.in.Serves(app) {
-			continue
-		}
-		s := served{name: name, uid: app.UID, version: app.Deployment, domains: app.Domains}
-		if pl, ok := b.in.Placements[name]; ok && pl.UID == app.UID {
-			s.nodes = pl.Nodes
-		}
-		b.apps = append(b.apps, s)
+	all := make([]served, 0, len(b.in.Applications))
+	// Sorted by their places: what is moved about is small then.
+	type place struct {
+		name string
+		at   int
 	}
-	slices.SortFunc(b.apps, func(x, y served) int { return strings.Compare(x.name, y.name) })
+	order := make([]place, 0, len(b.in.Applications))
+	for name, app := range b.in.Applications {
+		if b.in.Serves(app) {
+			order = append(order, place{name, len(all)})
+			all = append(all, served{name: name, uid: app.UID, version: app.Deployment, domains: app.Domains})
+		}
+	}
+	slices.SortFunc(order, func(x, y place) int { return strings.Compare(x.name, y.name) })
+	// Each into its place, by the cycles of that order.
+	for i := range order {
+		at := i
+		for order[at].at != i {
+			from := order[at].at
+			all[at], all[from] = all[from], all[at]
+			order[at].at, at = at, from
+		}
+		order[at].at = at
+	}
+	b.apps = all
+	for i := range b.apps {
+		app := &b.apps[i]
+		if pl, ok := b.in.Placements[app.name]; ok && pl.UID == app.uid {
+			app.nodes = pl.Nodes
+		}
+	}
+}
+
+// find is where the application is among those that are served, -1 for nowhere. It
+// looks behind hint first: whoever lists processes does it in the order of names.
+func (b *builder) find(name string, hint int) int {
+	const near = 4
+	for i := hint; i < min(hint+near, len(b.apps)); i++ {
+		if b.apps[i].name == name {
+			return i
+		}
+	}
+	i, ok := slices.BinarySearchFunc(b.apps, name, func(s served, name string) int { return strings.Compare(s.name, name) })
+	if !ok {
+		return -1
+	}
+	return i
 }
 
 // candidate is one process that could answer.
 type candidate struct {
-	app     int // in the builder's order
-	place   int // of its node in the placement; behind all of them when it has none
-	node    string
-	url     string
+	app     int32 // in the builder's order
+	place   int32 // of its node in the placement; behind all of them when it has none
+	node    int32 // in the input
+	process int32 // of the node
 	live    bool
 	current bool // it serves the application's recorded deployment
 }
 
-func compare(x, y candidate) int {
-	if x.app != y.app {
-		return x.app - y.app
-	}
+// upstream is where the candidate answers.
+func (b *builder) upstream(c candidate) scafo.Upstream {
+	n := &b.in.Nodes[c.node]
+	return scafo.Upstream{Node: n.ID, URL: n.Processes[c.process].URL}
+}
+
+// compare orders the candidates of one application.
+func (b *builder) compare(x, y candidate) int {
 	if x.place != y.place {
-		return x.place - y.place
+		return int(x.place - y.place)
 	}
-	if c := strings.Compare(x.node, y.node); c != 0 {
+	at, other := b.upstream(x), b.upstream(y)
+	if c := strings.Compare(at.Node, other.Node); c != 0 {
 		return c
 	}
-	return strings.Compare(x.url, y.url)
+	return strings.Compare(at.URL, other.URL)
 }
 
 // upstreams finds the processes of each application. Those that serve the current
@@ -154,7 +194,7 @@ func (b *builder) upstreams() {
 		}
 		first := len(arena)
 		for _, c := range choose(all[:n]) {
-			up := scafo.Upstream{Node: c.node, URL: c.url}
+			up := b.upstream(c)
 			if len(arena) == first || arena[len(arena)-1] != up {
 				arena = append(arena, up)
 			}
@@ -166,17 +206,15 @@ func (b *builder) upstreams() {
 
 // candidates are the processes that answer, by application.
 func (b *builder) candidates() []candidate {
-	byUID := make(map[string]int, len(b.apps))
-	for i := range b.apps {
-		byUID[b.apps[i].uid] = i
-	}
 	total := 0
 	for i := range b.in.Nodes {
 		total += len(b.in.Nodes[i].Processes)
 	}
 	all := make([]candidate, 0, total)
-	for _, n := range b.in.Nodes {
+	for node := range b.in.Nodes {
+		n := &b.in.Nodes[node]
 		b.live[n.ID] = n.Live
+		hint := 0
 		for i := range n.Processes {
 			p := &n.Processes[i]
 			if p.State == scafo.ProcessBackoff && n.Live {
@@ -185,10 +223,11 @@ func (b *builder) candidates() []candidate {
 			if p.State != scafo.ProcessReady || p.URL == "" {
 				continue
 			}
-			at, ok := byUID[p.UID]
-			if !ok || b.apps[at].name != p.Application {
+			at := b.find(p.Application, hint)
+			if at < 0 || b.apps[at].uid != p.UID {
 				continue
 			}
+			hint = at + 1
 			if err := checkURL(p.URL); err != nil {
 				b.problem(p.Application, "", "node %s names an upstream that is none: %v", n.ID, err)
 				continue
@@ -199,12 +238,36 @@ func (b *builder) candidates() []candidate {
 				place = len(app.nodes)
 			}
 			all = append(all, candidate{
-				app: at, place: place, node: n.ID, url: p.URL, live: n.Live, current: p.Deployment == app.version,
+				app: int32(at), place: int32(place), node: int32(node), process: int32(i), //nolint:gosec // far fewer than that
+				live: n.Live, current: p.Deployment == app.version,
 			})
 		}
 	}
-	slices.SortFunc(all, compare)
-	return all
+	return b.grouped(all)
+}
+
+// grouped puts the candidates of each application beside each other, in order.
+func (b *builder) grouped(all []candidate) []candidate {
+	ends := make([]int, len(b.apps)+1)
+	for i := range all {
+		ends[all[i].app+1]++
+	}
+	for i := range b.apps {
+		ends[i+1] += ends[i]
+	}
+	out := make([]candidate, len(all))
+	next := slices.Clone(ends)
+	for i := range all {
+		at := &next[all[i].app]
+		out[*at] = all[i]
+		*at++
+	}
+	for i := range b.apps {
+		if group := out[ends[i]:ends[i+1]]; len(group) > 1 {
+			slices.SortFunc(group, b.compare)
+		}
+	}
+	return out
 }
 
 // choose is which of an application's candidates are routed to.
@@ -243,8 +306,13 @@ func checkURL(s string) error {
 func plainURL(s string) bool {
 	rest, ok := strings.CutPrefix(s, "http://")
 	host, port, found := strings.Cut(rest, ":")
-	if !ok || !found || host == "" || port == "" || len(port) > 5 || strings.Trim(port, "0123456789") != "" {
+	if !ok || !found || host == "" || port == "" || len(port) > 5 {
 		return false
+	}
+	for i := range len(port) {
+		if port[i] < '0' || port[i] > '9' {
+			return false
+		}
 	}
 	for i := range len(host) {
 		c := host[i]
@@ -296,10 +364,13 @@ func (b *builder) claim(host string, app *served) {
 // platformHosts names each application under each platform domain.
 func (b *builder) platformHosts() {
 	b.doc.Routes = make([]scafo.Route, 0, len(b.apps)*max(len(b.platforms), 1))
+	hosts := b.platformNames()
 	for i := range b.apps {
 		app := &b.apps[i]
 		for _, d := range b.platforms {
-			host := app.name + "." + d
+			n := len(app.name) + len(".") + len(d)
+			host := hosts[:n]
+			hosts = hosts[n:]
 			switch {
 			case len(host) > scafo.MaxHostLength:
 				b.problem(app.name, host, "the host is longer than %d characters", scafo.MaxHostLength)
@@ -310,6 +381,27 @@ func (b *builder) platformHosts() {
 			}
 		}
 	}
+}
+
+// platformNames is each application's host under each platform domain, one behind
+// the other: one piece of memory for all of them.
+func (b *builder) platformNames() string {
+	size := 0
+	for i := range b.apps {
+		for _, d := range b.platforms {
+			size += len(b.apps[i].name) + len(".") + len(d)
+		}
+	}
+	var all strings.Builder
+	all.Grow(size)
+	for i := range b.apps {
+		for _, d := range b.platforms {
+			all.WriteString(b.apps[i].name)
+			all.WriteByte('.')
+			all.WriteString(d)
+		}
+	}
+	return all.String()
 }
 
 // claimed names the hosts that applications hold. A route needs the claim, held
