@@ -127,16 +127,16 @@ func (b *bench) idleRows(ctx context.Context, f *fleet, s *countedStore, apps in
 		return err
 	}
 	perMinute := func(n int) float64 { return float64(n) * float64(time.Minute) / float64(b.idle) }
-	own, theirs := 0, 0
+	ours, theirs := 0, 0
 	for q, n := range s.taken() {
 		if q.own {
-			own += n
+			ours += n
 		} else {
 			theirs += n
 		}
 	}
 	what := fmt.Sprintf("with %d idle application(s): ", apps)
-	b.number(what+"bucket requests a minute, scafo's own", fmt.Sprintf("%.0f", perMinute(own)))
+	b.number(what+"bucket requests a minute, scafo's own", fmt.Sprintf("%.0f", perMinute(ours)))
 	b.number(what+"bucket requests a minute, the runtimes'", fmt.Sprintf("%.0f", perMinute(theirs)))
 	percent := 100 * float64(after-before) / float64(b.idle)
 	b.bound(what+"CPU of the node", fmt.Sprintf("%.2f %% of a core", percent), percent, nodeCPUGoal, "% of a core")
@@ -149,15 +149,23 @@ func (b *bench) idleRows(ctx context.Context, f *fleet, s *countedStore, apps in
 	if err != nil {
 		return err
 	}
-	var all []int64
+	var all, own []int64
 	for _, p := range state.Processes {
 		share, _, err := memory(p.PID)
 		if err != nil {
 			return err
 		}
-		all = append(all, share)
+		alone, err := private(p.PID)
+		if err != nil {
+			return err
+		}
+		all, own = append(all, share), append(own, alone)
 	}
 	b.number(what+"memory of one celld-workerd", mibs(median(all)))
+	if apps > 1 { // one alone has what several share to itself
+		adds := median(own)
+		b.bound(what+"private memory of one, its workerd included", mibs(adds), float64(adds)/mib, privateGoal, "MiB")
+	}
 	return nil
 }
 
