@@ -13,13 +13,38 @@ import (
 	"github.com/scafo/scafo/internal/token"
 )
 
-// Operator is a trusted operator key, read afresh, or not-found.
+// maxRead bounds the operators' documents that are kept as they were last read.
+const maxRead = 256
+
+// Operator is a trusted operator key, read afresh, or not-found. Every call of the API
+// asks for one, so the store is asked whether the one that was last read still stands.
 func (r *Registry) Operator(ctx context.Context, id string) (scafo.Operator, error) {
-	d, err := Load[scafo.Operator](ctx, r, OperatorKey(id))
+	key := OperatorKey(id)
+	r.mu.Lock()
+	d, known := r.operators[key]
+	r.mu.Unlock()
+	var err error
+	if known {
+		d, err = Reload(ctx, r, d)
+	} else {
+		d, err = Load[scafo.Operator](ctx, r, key)
+	}
 	if err == nil && (!d.Exists || d.Value.ID != id) {
 		err = errNoOperator()
 	}
-	return d.Value, err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		delete(r.operators, key)
+		return d.Value, err
+	}
+	if len(r.operators) >= maxRead {
+		clear(r.operators)
+	}
+	r.operators[key] = d
+	value := d.Value
+	value.Applications = slices.Clone(value.Applications)
+	return value, nil
 }
 
 // Operators are the trusted operator keys, in the order of their ids.

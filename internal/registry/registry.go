@@ -40,11 +40,14 @@ type Registry struct {
 	// beat is this node's heartbeat as it last wrote it, so that a renewal is one
 	// request; guarded by mu.
 	beat Doc[scafo.Heartbeat]
+	// operators are those that were asked for by themselves, as they were last read;
+	// guarded by mu.
+	operators map[string]Doc[scafo.Operator]
 }
 
 // New makes a registry over a bucket.
 func New(b bucket.Bucket, o Options) *Registry {
-	r := &Registry{b: b, now: o.Now, rand: o.Rand, log: o.Log}
+	r := &Registry{b: b, now: o.Now, rand: o.Rand, log: o.Log, operators: map[string]Doc[scafo.Operator]{}}
 	if r.now == nil {
 		r.now = time.Now
 	}
