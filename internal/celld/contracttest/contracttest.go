@@ -80,6 +80,13 @@ func Suite(t *testing.T, p Program, s Store) {
 		{"NothingServedWhileTheStoreHangs", testNothingServedWhileTheStoreHangs},
 		{"State", testState},
 
+		{"AssetOptions", testAssetOptions},
+		{"EntryPointsAndModules", testEntryPointsAndModules},
+		{"KV", testKV},
+		{"D1", testD1},
+		{"Queues", testQueues},
+		{"Workflows", testWorkflows},
+
 		{"ReloadAdopts", testReloadAdopts},
 		{"ReloadUnderLoad", testReloadUnderLoad},
 		{"ReloadLetsRequestsFinish", testReloadLetsRequestsFinish},
