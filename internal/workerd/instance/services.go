@@ -3,6 +3,7 @@ package instance
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
 )
@@ -317,6 +318,24 @@ func workflows(s *Spec) ([]node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []node{inside{service: serviceWorkflows, bundled: "workflows.js", flags: []string{"workflows_preserve_non_retryable_error_message"},
+	return []node{inside{service: serviceWorkflows, bundled: "workflows.js", flags: workflowsFlags(m),
 		bindings: append(bindings, list)}.render()}, nil
+}
+
+// The engine says why a run ended with an error that is not to be retried as the
+// Worker's own compatibility date has it: in the error's words from a date on, in
+// words of its own before.
+const (
+	ownErrorsFrom = "2026-05-14"
+	ownErrors     = "workflows_preserve_non_retryable_error_message"
+	otherErrors   = "workflows_replace_non_retryable_error_message"
+)
+
+func workflowsFlags(m *layout.Manifest) []string {
+	switch {
+	case slices.Contains(m.CompatibilityFlags, otherErrors):
+	case slices.Contains(m.CompatibilityFlags, ownErrors) || m.CompatibilityDate >= ownErrorsFrom:
+		return []string{ownErrors}
+	}
+	return nil
 }

@@ -70,6 +70,24 @@ func TestConfigurationOfServices(t *testing.T) {
 	}
 }
 
+// TestErrorsOfWorkflows: the engine has the flag that the Worker's date and flags
+// imply, as the runtime gives it when it reads a project itself.
+func TestErrorsOfWorkflows(t *testing.T) {
+	for _, c := range []struct {
+		date, flag string
+		want       bool
+	}{
+		{"2026-05-13", "", false}, {"2026-05-14", "", true}, {"2026-11-01", otherErrors, false}, {"2024-01-01", ownErrors, true},
+	} {
+		m := withServices()
+		m.CompatibilityDate, m.CompatibilityFlags = c.date, []string{c.flag}
+		nodes, err := workflows(&Spec{Deployment: &layout.Deployment{Manifest: m}})
+		if err != nil || strings.Contains(string(nodes[0]), ownErrors) != c.want {
+			t.Errorf("%s %s: %s, %v", c.date, c.flag, nodes, err)
+		}
+	}
+}
+
 // TestTrialOfServices: nothing comes due in one, and nothing is shared.
 func TestTrialOfServices(t *testing.T) {
 	got, err := config(&Spec{Trial: true, Disk: "/run/disk", Deployment: &layout.Deployment{Dir: "/d", Manifest: withServices()}}, "")

@@ -191,6 +191,58 @@ func TestCachedAssetsCostNoRequest(t *testing.T) {
 	}
 }
 
+// TestTimesOfAssets: the runtime makes ETags of them.
+func TestTimesOfAssets(t *testing.T) {
+	store := memory.New(memory.Files())
+	publish := func(assets map[string]string) {
+		t.Helper()
+		if err := layout.Publish(t.Context(), store, bundle(t, "1", assets)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	timeOf := func(cache, name string) int64 {
+		t.Helper()
+		p, _, err := layout.Load(t.Context(), store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := layout.Fetch(t.Context(), store, p, layout.FetchOptions{Root: t.TempDir(), Assets: cache})
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(d.Dir, layout.AssetsDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime().UnixNano()
+	}
+	publish(map[string]string{"a": "one", "b": "one", "c": "two"})
+	cache := t.TempDir()
+	first := timeOf("", "a")
+	for what, got := range map[string]int64{"another path": timeOf("", "b"), "through a cache": timeOf(cache, "a"), "from the cache": timeOf(cache, "a")} {
+		if got != first {
+			t.Errorf("%s: %d, want %d", what, got, first)
+		}
+	}
+	if timeOf("", "c") == first {
+		t.Error("other content has the same time")
+	}
+	publish(map[string]string{"a": "two"}) // of the same size
+	if timeOf(cache, "a") == first {
+		t.Error("changed content has the same time")
+	}
+	// A cache that was filled before is put right.
+	publish(map[string]string{"a": "one"})
+	if err := os.Chtimes(filepath.Join(cache, layout.Digest([]byte("one"))), start, start); err != nil {
+		t.Fatal(err)
+	}
+	if got := timeOf(cache, "a"); got != first {
+		t.Errorf("after an older cache: %d, want %d", got, first)
+	}
+}
+
+var start = time.Unix(1, 0)
+
 func TestRequestsOfADeploy(t *testing.T) {
 	b := fault.New(memory.New())
 	publish := func(x *layout.Bundle) map[fault.Op]int {

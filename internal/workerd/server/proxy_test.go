@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,6 +64,24 @@ func TestACutRequestIsNotSentTwice(t *testing.T) {
 			w.wantRefused(w.get("/count"))
 			if seen.Load() != i+1 {
 				t.Fatalf("%d requests arrived, %d were sent", seen.Load(), i+1)
+			}
+		}
+	})
+}
+
+// What an answer consists of has no type unless the Worker says one.
+func TestAnAnswerWithoutATypeStaysSo(t *testing.T) {
+	rt := deployed("v1")
+	rt.handler = func(*fakeProcess) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header()["Content-Type"] = r.Header["X-Type"]
+			_, _ = io.WriteString(w, "<html>")
+		})
+	}
+	withServer(t, rt, Options{}, func(w *world) {
+		for _, types := range [][]string{nil, {"text/own"}} {
+			if r := do(w.client, http.MethodGet, "/", http.Header{"X-Type": types}); r.err != nil || !slices.Equal(r.header["Content-Type"], types) {
+				t.Errorf("%q, %v, want %q", r.header["Content-Type"], r.err, types)
 			}
 		}
 	})

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// deployProject publishes a project with a configuration of its own, and returns
-// what the command said.
-func (b *bench) deployProject(config map[string]any, source string) {
+// deployProject publishes a project with a configuration of its own; public are files
+// for its directory of that name.
+func (b *bench) deployProject(config map[string]any, source string, public ...string) {
 	b.Helper()
 	dir := b.TempDir()
 	all := map[string]any{"name": "subject", "main": "main.js", "compatibility_date": "2026-01-01"}
@@ -31,6 +31,18 @@ func (b *bench) deployProject(config map[string]any, source string) {
 	}
 	for name, body := range map[string]string{"wrangler.json": string(j), "main.js": source} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, p := range public {
+		body, err := os.ReadFile(p)
+		if err == nil {
+			err = os.MkdirAll(filepath.Join(dir, "public"), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "public", filepath.Base(p)), body, 0o644)
+		}
+		if err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -170,15 +182,31 @@ func TestServiceBindings(t *testing.T) {
 		}
 		return nil
 	})
-	b.deployProject(object{"services": []object{
+	config := object{"services": []object{
 		{"binding": "GREETER", "service": "subject", "entrypoint": "Greeter", "props": object{"word": "hello"}},
 		{"binding": "SELF", "service": "subject"},
-	}}, entriesWorker)
+	}}
+	b.deployProject(config, entriesWorker)
 	s := b.serve("n1")
-	s.want("/rpc", "hello you")
-	s.want("/fetch", "greeter at /there")
-	s.want("/self", "42")
-	s.want("/back", "main")
+	check := func(front string) {
+		t.Helper()
+		s.want("/rpc", "hello you")
+		s.want("/fetch", "greeter at /there")
+		s.want("/self", "42")
+		s.want("/back", front)
+	}
+	check("main")
+	// With assets, what the Worker asks of itself is answered as from outside.
+	public := t.TempDir()
+	if err := os.WriteFile(filepath.Join(public, "index.html"), []byte("front"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	config["assets"] = object{"directory": "public"}
+	b.deployProject(config, entriesWorker, filepath.Join(public, "index.html"))
+	if o := s.reload(); o != "adopted" {
+		t.Fatalf("reload: %s", o)
+	}
+	check("front")
 	if joined.Load() {
 		t.Error("it joined a cluster")
 	}
