@@ -160,8 +160,8 @@ func services(s *Spec) ([]node, error) {
 		out = append(out, inside{service: serviceD1, bundled: "d1.js", class: "D1Database",
 			bindings: []node{binding("DATABASE", "durableObjectNamespace", text("D1Database"))}}.render())
 	}
-	for _, make := range []func(*Spec) ([]node, error){queues, crons, workflows} {
-		more, err := make(s)
+	for _, render := range []func(*Spec) ([]node, error){queues, crons, workflows} {
+		more, err := render(s)
 		if err != nil {
 			return nil, err
 		}
@@ -279,12 +279,12 @@ func crons(s *Spec) ([]node, error) {
 		all[c] = []string{c}
 		bindings = append(bindings, binding(c, "service", text(serviceWorker)))
 	}
-	list, err := jsonBinding("CRONS", all)
+	expressions, err := jsonBinding("CRONS", all)
 	if err != nil {
 		return nil, err
 	}
 	return []node{inside{service: serviceCron, bundled: "cron.js", flags: []string{extraHandlers}, class: "Schedule",
-		bindings: append(bindings, list)}.render()}, nil
+		bindings: append(bindings, expressions)}.render()}, nil
 }
 
 // workflowLimits is what the runtime's service is told of a workflow.
@@ -314,12 +314,12 @@ func workflows(s *Spec) ([]node, error) {
 		bindings = append(bindings, binding("workflow:"+w.Name, "durableObjectNamespace",
 			object(field{"className", text(workflowKey + w.Name)}, field{"serviceName", text(serviceWorker)})))
 	}
-	list, err := jsonBinding("WORKFLOWS", all)
+	limits, err := jsonBinding("WORKFLOWS", all)
 	if err != nil {
 		return nil, err
 	}
 	return []node{inside{service: serviceWorkflows, bundled: "workflows.js", flags: workflowsFlags(m),
-		bindings: append(bindings, list)}.render()}, nil
+		bindings: append(bindings, limits)}.render()}, nil
 }
 
 // The engine says why a run ended with an error that is not to be retried as the

@@ -327,6 +327,9 @@ func (f *fakeRuntime) process(n int) *fakeProcess {
 	return f.started[n]
 }
 
+// loaded is how often the pointer was read.
+func (f *fakeRuntime) loaded() int { f.mu.Lock(); defer f.mu.Unlock(); return f.loads }
+
 func (f *fakeRuntime) starts() int { f.mu.Lock(); defer f.mu.Unlock(); return len(f.started) }
 
 // world is a running Server on listeners in memory.

@@ -76,11 +76,11 @@ func TestReloadTellsTheTruth(t *testing.T) {
 		w.wantHealth(200)
 		w.wantVersion("v1")
 		// A refused deployment is tried again only when somebody asks.
-		starts, loads := rt.starts(), rt.loads
+		starts, loads := rt.starts(), rt.loaded()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if rt.starts() != starts || rt.loads < loads+9 {
-			t.Errorf("%d starts after %d looks at the pointer", rt.starts()-starts, rt.loads-loads)
+		if rt.starts() != starts || rt.loaded() < loads+9 {
+			t.Errorf("%d starts after %d looks at the pointer", rt.starts()-starts, rt.loaded()-loads)
 		}
 		rt.mu.Lock()
 		rt.loadErr = errDown
