@@ -47,10 +47,11 @@ func NodeFlags(date string, flags, uses []string) []string {
 	if date >= allNodeDate || !NodeCompat(date, flags) {
 		return nil
 	}
+	globals := slices.Contains(flags, "nodejs_compat_v2") || date >= globalsDate && !slices.Contains(flags, "no_nodejs_compat_v2")
 	var out []string
 	for _, name := range uses {
 		name, _, _ = strings.Cut(name, "/")
-		if name == "process" && date < globalsDate && !slices.Contains(flags, "nodejs_compat_v2") {
+		if name == "process" && !globals {
 			continue
 		}
 		for _, f := range nodeFlags[name] {

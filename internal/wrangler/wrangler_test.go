@@ -105,6 +105,7 @@ func TestNodeFlags(t *testing.T) {
 		{"2026-03-31", compat, "tty readline/promises", "enable_nodejs_readline_module enable_nodejs_tty_module"},
 		{"2025-05-01", []string{"nodejs_compat", "disable_nodejs_fs_module", "enable_nodejs_os_module"}, "fs os vm", "enable_nodejs_vm_module"},
 		{"2024-09-22", compat, "process os", "enable_nodejs_os_module"},
+		{"2025-05-01", []string{"nodejs_compat", "no_nodejs_compat_v2"}, "process vm", "enable_nodejs_vm_module"},
 		{"2024-09-22", []string{"nodejs_compat_v2"}, "process", "enable_nodejs_process_v2"},
 	} {
 		if got := strings.Join(NodeFlags(c.date, c.flags, strings.Fields(c.uses)), " "); got != c.want {
