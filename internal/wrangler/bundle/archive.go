@@ -91,12 +91,12 @@ func readFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer z.Close() //nolint:errcheck // only read
+	defer func() { _ = z.Close() }()
 	f, err := z.Open(inside)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer func() { _ = f.Close() }()
 	body, err := io.ReadAll(io.LimitReader(f, maxInArchive+1))
 	if err == nil && len(body) > maxInArchive {
 		err = fmt.Errorf("it has more than %d MiB", maxInArchive>>20)
