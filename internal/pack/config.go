@@ -56,7 +56,11 @@ func load(f *found, o *Options) (*config, error) {
 	if err := c.sift(o.Strict); err != nil {
 		return nil, err
 	}
-	return c, c.edit(o)
+	if err := c.edit(o); err != nil {
+		return nil, err
+	}
+	c.missDevVars(o.Env)
+	return c, nil
 }
 
 // edit applies the command line's variables and --no-bundle.

@@ -315,3 +315,20 @@ func TestEncodingReadsTheSame(t *testing.T) {
 		t.Errorf("got %s", body)
 	}
 }
+
+// Variables of the development stay; their names are said, and their values never.
+func TestVariablesOfTheDevelopmentStay(t *testing.T) {
+	tree := plain.with(project{
+		"wrangler.jsonc": settings(`"vars": {"GIVEN": "x"}, "env": {"staging": {}}`),
+		".dev.vars":      "# NOT=this\nAPI_KEY=\"s3cret\"\nexport OTHER = s3cret\nGIVEN=1\nAPI_KEY=again\nMORE=\"a\nb\"\n", ".dev.vars.staging": "STAGE=s3cret",
+	})
+	for env, want := range map[string]string{
+		"":        ".dev.vars stays here, so the Worker does not have API_KEY, OTHER: --var gives it what it needs",
+		"staging": ".dev.vars.staging stays here, so the Worker does not have STAGE: --var gives it what it needs",
+	} {
+		p := run(t, tree, Options{Env: env, Vars: map[string]string{"MORE": "m"}})
+		if !slices.Contains(p.Notes, want) || strings.Contains(strings.Join(p.Notes, " "), "s3cret") {
+			t.Errorf("%q: notes %q", env, p.Notes)
+		}
+	}
+}
