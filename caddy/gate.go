@@ -71,6 +71,11 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	// The other forwarding headers are overwritten by the proxy; this one it would
 	// pass on as the visitor wrote it (RFC 7239).
 	r.Header.Del("Forwarded")
+	if r.ContentLength != 0 && r.ProtoMajor == 1 {
+		// An application may answer while it still reads. Where that cannot be had, its
+		// answer waits for the request.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
 	// An answer without a type has none: net/http would guess one.
 	w.Header()["Content-Type"] = nil
 	caddyhttp.SetVar(r.Context(), routeVar, &attempt{entry: e, began: time.Now()})
