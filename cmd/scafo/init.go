@@ -43,7 +43,7 @@ func newInit(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := remember(name, made, l.Node.Advertise, ""); err != nil {
+			if err := remember(name, made, profile.Fleet{Nodes: []string{l.Node.Advertise}, State: l.Node.State}); err != nil {
 				return err
 			}
 			if g.json {
@@ -117,12 +117,13 @@ func createFleet(ctx context.Context, r *registry.Registry, operator, path strin
 }
 
 // remember writes the fleet into the profile, so that the next command needs no flags.
-func remember(name string, m madeFleet, address, workers string) error {
+func remember(name string, m madeFleet, f profile.Fleet) error {
 	p, err := profile.Load()
 	if err != nil {
 		return err
 	}
-	p.Set(name, profile.Fleet{ID: m.fleet.ID, Nodes: []string{address}, Key: m.keyFile, Workers: workers})
+	f.ID, f.Key = m.fleet.ID, m.keyFile
+	p.Set(name, f)
 	return p.Save()
 }
 

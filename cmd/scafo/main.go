@@ -123,7 +123,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print one JSON object")
 	root.AddCommand(
-		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDomains(g), newDeploys(g),
+		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDomains(g), newDeploys(g), newLogs(g),
 		newOperators(g), newFreeze(g), newTrust(g),
 		newToken(g), newBucket(), newDoctor(g), newConfig(g), newVersion(g), newCompletion(root),
 	)

@@ -20,6 +20,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/config"
 	"github.com/scafo/scafo/internal/node"
+	"github.com/scafo/scafo/internal/profile"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/token/keyfile"
 )
@@ -182,7 +183,7 @@ func (u *upRun) ensureFleet(ctx context.Context) (*node.Store, error) {
 	if err != nil {
 		return store, err
 	}
-	return store, remember(upFleet, m, u.c.Node.Advertise, u.workers())
+	return store, remember(upFleet, m, profile.Fleet{Nodes: []string{u.c.Node.Advertise}, Workers: u.workers(), State: u.c.Node.State})
 }
 
 // workers is where applications answer, with <name> for the application's.

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/scafo/scafo/internal/applog"
 )
 
 // upLog is the log of `scafo up`: what the applications say, as whoever writes them
@@ -59,24 +60,19 @@ func (l upLog) WithGroup(name string) slog.Handler {
 	return l
 }
 
-// ownLine is a line of celld-workerd's: its own, or one that it passes on.
-var ownLine = regexp.MustCompile(`^time=\S+ level=(\w+) msg=("(?:[^"\\]|\\.)*"|[^ "]*)(.*)$`)
-
 // workerLine is what the Worker wrote, of "application | line of the runtime". A
-// celld-workerd that merely says how it is doing is left out; lines of another runtime
-// stay as they are.
+// runtime that merely says how it is doing is left out where its lines say what they
+// are; others stay as they are.
 func workerLine(message string) (string, bool) {
 	application, line, _ := strings.Cut(message, " | ")
-	m := ownLine.FindStringSubmatch(line)
-	if m == nil {
+	e := applog.Parse(line, time.Time{})
+	switch {
+	case e.Time.IsZero(): // no line of a form that is known
 		return message, true
+	case e.Source != applog.Worker:
+		return message, e.Level != applog.Info && e.Level != applog.Debug
+	case e.Stack != "":
+		return application + " | " + e.Message + "\n" + e.Stack, true
 	}
-	if m[3] != " from=worker" {
-		return message, m[1] != "INFO" && m[1] != "DEBUG"
-	}
-	text := m[2]
-	if q, err := strconv.Unquote(text); err == nil {
-		text = q
-	}
-	return application + " | " + text, true
+	return application + " | " + e.Message, true
 }

@@ -23,6 +23,7 @@ type Config struct {
 	Storage   Storage   `key:"storage"`
 	Metrics   Metrics   `key:"metrics"`
 	Log       Log       `key:"log"`
+	Logs      Logs      `key:"logs"`
 }
 
 // Bucket is where the fleet lives.
@@ -197,4 +198,12 @@ type Log struct {
 	Level string `key:"level" default:"info"`
 	// Format of the lines: text or json. Unset, text on a terminal and json elsewhere.
 	Format string `key:"format"`
+}
+
+// Logs are what applications say, kept on this machine's disk for `scafo logs`.
+type Logs struct {
+	// Bytes that are kept of each application: beyond them the oldest lines go.
+	ApplicationBytes int64 `key:"applicationBytes" default:"16777216" min:"65536"`
+	// Bytes that are kept of all applications together.
+	TotalBytes int64 `key:"totalBytes" default:"1073741824" min:"65536"`
 }

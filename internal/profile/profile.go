@@ -32,6 +32,8 @@ type Fleet struct {
 	// Workers is where applications answer, with <name> for the application's: what
 	// `scafo up` serves on this machine. Empty where the platform's domains say it.
 	Workers string `json:"workers,omitempty"`
+	// State is the state directory of the node on this machine, where there is one.
+	State string `json:"state,omitempty"`
 }
 
 // Path is where the profile lies: SCAFO_PROFILE, else profile.json in the user's

@@ -18,7 +18,7 @@ import (
 
 // The bounds of following a process's output.
 const (
-	maxLine      = 32 << 10  // a longer line is passed on in pieces
+	maxLine      = 96 << 10  // a longer line is passed on in pieces
 	punchEvery   = 1 << 20   // what was read is freed on disk in steps of this
 	maxBacklog   = 256 << 20 // what may wait on disk; the oldest beyond it is skipped, and said so
 	pollInterval = 250 * time.Millisecond

@@ -138,6 +138,11 @@ func (s *Supervisor) Forget(uid string) error {
 	if p, ok := s.procs[uid]; ok && !p.ended() {
 		return fmt.Errorf("supervise: forget %s: it runs", uid)
 	}
+	if s.cfg.Logs != nil {
+		if err := s.cfg.Logs.Remove(uid); err != nil {
+			return fmt.Errorf("supervise: forget %s: %w", uid, err)
+		}
+	}
 	dir := filepath.Join(s.cfg.StateDir, appsDir, uid)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil

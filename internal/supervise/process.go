@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/applog"
 	"github.com/scafo/scafo/internal/celld"
 )
 
@@ -51,6 +52,7 @@ type process struct {
 	log      *slog.Logger
 	client   *http.Client
 	lines    lines
+	kept     *applog.Log   // nil keeps nothing
 	done     chan struct{} // closed when run has returned
 	over     atomic.Bool   // the machine has ended for good
 
@@ -85,6 +87,11 @@ func newProcess(s *Supervisor, app, uid string) *process {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
+	}
+	if s.cfg.Logs != nil {
+		if name, err := scafo.ParseApplicationName(app); err == nil {
+			p.kept = s.cfg.Logs.Log(name, uid)
+		}
 	}
 	p.view = p.look()
 	return p
@@ -213,6 +220,7 @@ func (p *process) apply(e event) {
 	p.m, do = step(p.s.policy, p.m, e, time.Now())
 	p.pending = append(p.pending, do...)
 	p.narrate(before, e)
+	p.tell(before, e)
 	if e.kind == evExited || e.kind == evStartFailed || e.kind == evLost {
 		p.record()
 	}
@@ -344,12 +352,6 @@ func (p *process) attend(ctx context.Context, helpers *sync.WaitGroup) {
 			p.send(event{kind: evExited, exit: x, gen: gen})
 		}
 	})
-}
-
-// line passes one line of output on.
-func (p *process) line(text string) {
-	p.lines.add(text)
-	p.log.Info(p.app+" | "+text, "source", "runtime")
 }
 
 // finish removes what a stopped process leaves. A lost lease is remembered for

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/applog"
 	"github.com/scafo/scafo/internal/celld"
 )
 
@@ -57,6 +58,8 @@ type Config struct {
 	Durability string
 
 	Log *slog.Logger
+	// Logs keeps what the applications say; nil keeps nothing.
+	Logs *applog.Store
 	// Policy is for tests; the zero value takes DefaultPolicy.
 	Policy Policy
 }

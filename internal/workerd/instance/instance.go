@@ -90,6 +90,10 @@ type Line struct {
 	Stderr bool
 	Level  string // log, info, debug, warn, error; empty: not structured
 	Text   string // the message
+	// Runtime says that workerd itself wrote it, and not the Worker.
+	Runtime bool
+	// Exception says that Text is an exception that no code caught, with its stack.
+	Exception bool
 }
 
 // Exit is how an instance ended.
@@ -257,6 +261,7 @@ func (i *Instance) spawn(lock *os.File) error {
 		Path: i.spec.Workerd,
 		Args: []string{
 			"workerd", "serve", "--experimental", "--control-fd", "3",
+			"--verbose", // or the stacks of exceptions would not be told
 			"-I", i.spec.Deployment.Dir, i.configFile(), configName,
 		},
 		Env:        environment(),
@@ -311,9 +316,12 @@ func (i *Instance) read(f *os.File, stderr bool) {
 	defer func() { _ = f.Close() }()
 	lines(f, func(b []byte) {
 		l, r := parseLine(b, stderr)
+		if r.chatter() {
+			return
+		}
 		// What the runtime itself says of a running instance goes to standard
 		// output, among the Worker's own lines.
-		if stderr || r.Source != "" {
+		if !l.Exception && (stderr || r.Source != "") {
 			i.tail.add(l, r)
 		}
 		if i.spec.Log != nil {

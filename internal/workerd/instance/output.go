@@ -38,16 +38,104 @@ func lines(r io.Reader, fn func([]byte)) {
 type record struct {
 	Level   string  `json:"level"`
 	Message *string `json:"message"`
-	Source  string  `json:"source"`
+	Source  string  `json:"source"` // a place in workerd's own code; empty: a Worker's console
 }
+
+// How workerd tells of an exception that no code caught: twice at level info, of which
+// the first has the stack, and once more as an error where a request failed of it.
+const (
+	uncaught       = "uncaught exception; "
+	uncaughtSource = uncaught + "source = "
+	uncaughtStack  = "; stack = "
+	uncaughtValue  = "; exception = " // something was thrown that is no Error
+	failedRequest  = "Uncaught exception: "
+	thrownByJS     = "jsg."
+)
 
 // parseLine reads one line of output, structured or not.
 func parseLine(b []byte, stderr bool) (Line, record) {
 	var r record
-	if len(b) > 0 && b[0] == '{' && json.Unmarshal(b, &r) == nil && r.Message != nil {
-		return Line{Stderr: stderr, Level: r.Level, Text: *r.Message}, r
+	if len(b) == 0 || b[0] != '{' || json.Unmarshal(b, &r) != nil && !r.salvage(b) || r.Message == nil {
+		return Line{Stderr: stderr, Text: string(b)}, record{}
 	}
-	return Line{Stderr: stderr, Text: string(b)}, record{}
+	l := Line{Stderr: stderr, Level: r.Level, Text: *r.Message, Runtime: r.Source != ""}
+	if !l.Runtime {
+		return l, r
+	}
+	if what, ok := strings.CutPrefix(l.Text, uncaughtSource); ok {
+		for _, sep := range []string{uncaughtStack, uncaughtValue} {
+			if _, text, ok := strings.Cut(what, sep); ok {
+				l.Text, l.Level, l.Exception, l.Runtime = text, "error", true, false
+				return l, r
+			}
+		}
+	}
+	l.Text = withoutAddresses(l.Text)
+	return l, r
+}
+
+// chatter reports what workerd says at its most talkative and nobody needs: what is
+// no warning, and what says once more that a Worker threw.
+func (r record) chatter() bool {
+	if r.Source == "" || r.Message == nil {
+		return false
+	}
+	m := *r.Message
+	if strings.HasPrefix(m, failedRequest) {
+		return strings.Contains(m, thrownByJS)
+	}
+	return (r.Level == "info" || r.Level == "debug") && !strings.HasPrefix(m, uncaughtSource)
+}
+
+// salvage reads a record whose line was cut because it is too long: the message is
+// its last long part.
+func (r *record) salvage(b []byte) bool {
+	const key = `"message":"`
+	i := bytes.Index(b, []byte(key))
+	if len(b) < maxLine-2 || i < 0 || json.Unmarshal(append(bytes.TrimRight(bytes.Clone(b[:i]), ","), '}'), r) != nil {
+		return false
+	}
+	text := b[i+len(key):]
+	// An escape may have been cut, at most \uXXXX\uXXXX.
+	for range 12 {
+		var m string
+		if json.Unmarshal(append(append([]byte{'"'}, text...), '"'), &m) == nil {
+			m += "…"
+			r.Message = &m
+			return true
+		}
+		if len(text) == 0 {
+			return false
+		}
+		text = text[:len(text)-1]
+	}
+	return false
+}
+
+// withoutAddresses takes away the addresses of workerd's own code, which say nothing
+// without its symbols.
+func withoutAddresses(s string) string {
+	const begins = "\nstack: "
+	at := strings.Index(s, begins)
+	if at < 0 {
+		return s
+	}
+	rest := s[at+len(begins):]
+	end := 0
+	for word := range strings.SplitSeq(rest, " ") {
+		if !strings.HasPrefix(word, "/") || !strings.Contains(word, "@") {
+			break
+		}
+		end = min(len(rest), end+len(word)+1)
+		if strings.HasSuffix(word, ";") {
+			end -= 2
+			break
+		}
+	}
+	if end <= 0 {
+		return s
+	}
+	return s[:at] + rest[end:]
 }
 
 // tail keeps the last lines of standard error and of the runtime's own, and what the runtime said to be

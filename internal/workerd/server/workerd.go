@@ -184,7 +184,7 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 	}
 	spec := instance.Spec{
 		Workerd: w.workerd, Deployment: d, Run: w.dir.newRun(), Disk: disk,
-		ForwardedProto: w.c.TrustForwarded, Log: w.lines.add, Cache: w.cache,
+		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version), Cache: w.cache,
 	}
 	if d.Durable() {
 		if spec.Cluster, err = w.cluster(ctx); err != nil {
