@@ -24,7 +24,7 @@ func render(root *cobra.Command) string {
 Standard output is a command's answer, standard error everything else. Exit codes:
 0, 1 (the operation failed), 2 (the command line is wrong). Every command takes
 ` + "`--json`" + ` and then prints one JSON object: its answer, or, where it failed without
-one, ` + "`detail`" + ` with the ` + "`code`" + ` of [errors](errors.md) where there is one. Commands
+one, ` + "`detail`" + ` with the ` + "`code`" + ` of [errors](errors.md) where there is one. ` + "`logs`" + ` prints one a line. Commands
 that call a node take the fleet from the profile (` + "`SCAFO_PROFILE`" + `, else
 ` + "`scafo/profile.json`" + ` in the user's configuration directory), which ` + "`init`" + ` and
 ` + "`up`" + ` leave there.

@@ -63,11 +63,13 @@ func parseLine(b []byte, stderr bool) (Line, record) {
 		return l, r
 	}
 	if what, ok := strings.CutPrefix(l.Text, uncaughtSource); ok {
-		for _, sep := range []string{uncaughtStack, uncaughtValue} {
-			if _, text, ok := strings.Cut(what, sep); ok {
-				l.Text, l.Level, l.Exception, l.Runtime = text, "error", true, false
-				return l, r
-			}
+		source, text, ok := strings.Cut(what, uncaughtStack)
+		if s, value, found := strings.Cut(what, uncaughtValue); found && (!ok || len(s) < len(source)) {
+			text, ok = value, true
+		}
+		if ok {
+			l.Text, l.Level, l.Exception, l.Runtime = text, "error", true, false
+			return l, r
 		}
 	}
 	l.Text = withoutAddresses(l.Text)
