@@ -51,6 +51,8 @@ type Spec struct {
 	Cache *Cache
 	// ForwardedProto makes request.url follow X-Forwarded-Proto.
 	ForwardedProto bool
+	// Limits are what the kernel holds it to; the zero value to nothing.
+	Limits Limits
 	// Log gets every line of output, in order for each stream; calls for the two
 	// streams may overlap. It must not block.
 	Log func(Line)
@@ -279,7 +281,9 @@ func (i *Instance) spawn(lock *os.File) error {
 	if lock != nil {
 		i.cmd.ExtraFiles = append(i.cmd.ExtraFiles, lock)
 	}
-	err = start(i.cmd)
+	if err = start(i.cmd); err == nil {
+		err = i.restrain()
+	}
 	closed := errors.Join(controlW.Close(), stdoutW.Close(), stderrW.Close())
 	if err = errors.Join(err, closed); err != nil {
 		if i.cmd.Process != nil {
@@ -359,6 +363,7 @@ func (i *Instance) readControl() {
 		i.mu.Unlock()
 		if all && !announced {
 			announced = true
+			i.tighten()
 			close(i.bound)
 		}
 	}

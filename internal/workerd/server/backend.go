@@ -3,12 +3,14 @@ package server
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/scafo/scafo/internal/workerd/layout"
@@ -172,14 +174,16 @@ const (
 	silent   pulse = iota // no answer in time
 	unready               // it answered, and does not serve
 	answered              // it serves
+	closed                // nobody listens any more, though the process lives
 )
 
-// look asks a workerd whether it lives. Members of the cluster have a route for
-// it; of the others a request that is none is asked, which the runtime itself
-// answers with 400 before any Worker sees it.
+// look asks a workerd whether it lives. All are asked, where the Worker's requests go
+// as well, what is no request: the runtime itself answers that with 400 before any
+// Worker sees it. Members of the cluster also have a route for it, on another listener.
 func (b *backend) look(ctx context.Context) pulse {
-	if !b.durable() {
-		return b.knock(ctx)
+	p := b.knock(ctx)
+	if p != answered || !b.durable() {
+		return p
 	}
 	err := b.proc.Healthy(ctx)
 	switch {
@@ -193,7 +197,10 @@ func (b *backend) look(ctx context.Context) pulse {
 
 func (b *backend) knock(ctx context.Context) pulse {
 	conn, err := b.proc.Dial(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return closed // workerd closes its listener for good when it cannot accept
+	case err != nil:
 		return silent
 	}
 	defer conn.Close()

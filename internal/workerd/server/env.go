@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Env is what the environment says. AWS_* is left to the SDK.
@@ -17,6 +19,8 @@ type Env struct {
 	DeployMaxAge  time.Duration // CELLD_DEPLOY_MAX_AGE_S
 	ShutdownTotal time.Duration // CELLD_SHUTDOWN_TOTAL_MS
 	MaxRSS        int64         // CELLD_MAX_RSS_MB, in bytes; 0: no bound
+	HardMemory    int64         // what the kernel holds a workerd to, in bytes; 0: no bound
+	AnswerWithin  time.Duration // CELLD_WORKERD_ANSWER_S; 0: no bound
 	Region        string        // AWS_REGION or AWS_DEFAULT_REGION
 	LogLevel      string        // RUST_LOG
 	WorkerdBin    string        // CELLD_WORKERD_BIN
@@ -29,6 +33,7 @@ const (
 	DefaultDeployPoll    = 30 * time.Second
 	DefaultDeployMaxAge  = 60 * time.Second
 	DefaultShutdownTotal = 40 * time.Second
+	DefaultAnswerWithin  = 100 * time.Second
 )
 
 // removed are variables that celld no longer knows and refuses, so that nobody
@@ -41,7 +46,7 @@ var removed = []string{
 
 // ParseEnv reads NAME=VALUE pairs. Every command does it first.
 func ParseEnv(environ []string) (Env, error) {
-	e := Env{DeployPoll: DefaultDeployPoll, DeployMaxAge: DefaultDeployMaxAge, ShutdownTotal: DefaultShutdownTotal, LeaseDivisor: 1}
+	e := Env{DeployPoll: DefaultDeployPoll, DeployMaxAge: DefaultDeployMaxAge, ShutdownTotal: DefaultShutdownTotal, AnswerWithin: DefaultAnswerWithin, LeaseDivisor: 1, HardMemory: machineMemory() / 2}
 	get := map[string]string{}
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
@@ -80,7 +85,8 @@ func ParseEnv(environ []string) (Env, error) {
 	number("CELLD_DEPLOY_POLL_S", 1, 365*day, func(n int64) { e.DeployPoll = time.Duration(n) * time.Second })
 	number("CELLD_DEPLOY_MAX_AGE_S", 0, day, func(n int64) { e.DeployMaxAge = time.Duration(n) * time.Second })
 	number("CELLD_SHUTDOWN_TOTAL_MS", 0, dayMS, func(n int64) { e.ShutdownTotal = time.Duration(n) * time.Millisecond })
-	number("CELLD_MAX_RSS_MB", 0, 1<<30, func(n int64) { e.MaxRSS = n << 20 })
+	number("CELLD_MAX_RSS_MB", 0, 1<<30, func(n int64) { e.MaxRSS, e.HardMemory = n<<20, int64(hardOver*float64(n<<20)) })
+	number("CELLD_WORKERD_ANSWER_S", 0, day, func(n int64) { e.AnswerWithin = time.Duration(n) * time.Second })
 	number("CELLD_WORKERD_UNSAFE_TIME_DIVISOR", 1, 1000, func(n int64) { e.LeaseDivisor = int(n) })
 	if err != nil {
 		return Env{}, err
@@ -92,4 +98,13 @@ func isRemoved(name string) bool {
 	return slices.ContainsFunc(removed, func(r string) bool {
 		return name == r || strings.HasSuffix(r, "_") && strings.HasPrefix(name, r)
 	})
+}
+
+// machineMemory is how much memory the machine has, in bytes; 0 where it does not say.
+func machineMemory() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
+	}
+	return int64(info.Totalram) * int64(info.Unit)
 }

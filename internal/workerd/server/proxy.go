@@ -41,11 +41,8 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), upgradeKey{}, up)
 		r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { up.conn = i.Conn }}))
 	}
-	if b.durable() {
-		var done func()
-		r, done = b.waiting(r)
-		defer done()
-	}
+	r, done := b.waiting(r)
+	defer done()
 	// An answer without a type has none: net/http would guess one.
 	w.Header()["Content-Type"] = nil
 	b.proxy.ServeHTTP(w, r)
@@ -150,7 +147,7 @@ func (s *Server) newProxy(b *backend) *httputil.ReverseProxy {
 		Rewrite:        func(p *httputil.ProxyRequest) { rewrite(p, s.o.Trust) },
 		ModifyResponse: func(r *http.Response) error { return s.modify(b, r) },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if cause := context.Cause(r.Context()); errors.Is(cause, errPeerGone) {
+			if cause, ours := endedHere(r.Context()); ours {
 				err = cause
 			} else if r.Context().Err() != nil || errors.Is(err, context.Canceled) {
 				panic(http.ErrAbortHandler) // the client is gone

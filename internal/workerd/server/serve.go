@@ -74,7 +74,7 @@ func run(ctx context.Context, c Command, env Env, log *slog.Logger) error {
 	defer rt.close()
 	s := New(rt, Options{
 		Node: env.Node, DeployPoll: env.DeployPoll, DeployMaxAge: env.DeployMaxAge,
-		ShutdownTotal: env.ShutdownTotal, MaxRSS: env.MaxRSS, Trust: c.TrustForwarded, Log: log,
+		ShutdownTotal: env.ShutdownTotal, MaxRSS: env.MaxRSS, AnswerWithin: env.AnswerWithin, Trust: c.TrustForwarded, Log: log,
 	})
 	log.Info("listening", "program", Name, "version", scafo.Version, "pid", os.Getpid(),
 		"public", "http://"+public.Addr().String(), "internal", "http://"+internal.Addr().String())

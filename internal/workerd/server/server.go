@@ -98,7 +98,8 @@ type Options struct {
 	DeployMaxAge  time.Duration
 	ShutdownTotal time.Duration
 	MaxRSS        int64
-	Trust         bool // forwarded headers
+	AnswerWithin  time.Duration // how long a request may wait for the beginning of its answer; 0: for good
+	Trust         bool          // forwarded headers
 	Log           *slog.Logger
 
 	rss func(pid int) int64 // replaced in tests
@@ -424,8 +425,9 @@ func (s *Server) launch(a adoption) (*backend, error) {
 	s.mu.Unlock()
 	s.rt.Joined(ctx, p)
 	s.work.Go(func() { s.watch(b) })
-	if b.durable() {
-		s.work.Go(func() { s.watchWaits(b) })
+	s.work.Go(func() { s.watchWaits(b) })
+	if s.o.MaxRSS > 0 {
+		s.work.Go(func() { s.watchMemory(b) })
 	}
 	return b, nil
 }

@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,12 +22,38 @@ const (
 	waitAgain = 15 * time.Second
 )
 
-var errPeerGone = errors.New("a peer that it may have waited for is gone")
+// A request was ended from here, and not by its client.
+var (
+	errPeerGone = errors.New("a peer that it may have waited for is gone")
+	errNoAnswer = errors.New("it had no answer for too long")
+)
+
+// endedHere reports whether a request's context was ended from here.
+func endedHere(ctx context.Context) (error, bool) {
+	cause := context.Cause(ctx)
+	return cause, errors.Is(cause, errPeerGone) || errors.Is(cause, errNoAnswer)
+}
 
 // wait is a request without an answer yet.
 type wait struct {
-	since  time.Time
+	since  atomic.Int64 // when it began, or last sent something, in nanoseconds
 	cancel func(cause error)
+}
+
+func (w *wait) touch() { w.since.Store(time.Now().UnixNano()) }
+
+func (w *wait) begun() time.Time { return time.Unix(0, w.since.Load()) }
+
+// arrivingBody is a body whose sender is not waiting for an answer yet.
+type arrivingBody struct {
+	io.ReadCloser
+	w *wait
+}
+
+func (a arrivingBody) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	a.w.touch()
+	return n, err
 }
 
 type waitKey struct{}
@@ -33,11 +61,16 @@ type waitKey struct{}
 // waiting counts r among the requests that wait; done ends that.
 func (b *backend) waiting(r *http.Request) (counted *http.Request, done func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	w := &wait{since: time.Now(), cancel: cancel}
+	w := &wait{cancel: cancel}
+	w.touch()
 	b.mu.Lock()
 	b.waits[w] = struct{}{}
 	b.mu.Unlock()
-	return r.WithContext(context.WithValue(ctx, waitKey{}, w)), func() {
+	r = r.WithContext(context.WithValue(ctx, waitKey{}, w))
+	if r.ContentLength != 0 {
+		r.Body = arrivingBody{r.Body, w}
+	}
+	return r, func() {
 		b.answeredWait(w)
 		cancel(nil)
 	}
@@ -45,10 +78,8 @@ func (b *backend) waiting(r *http.Request) (counted *http.Request, done func()) 
 
 // Waiting implements relay.Backend: it counts a request among those that wait.
 func (b *backend) Waiting(end func()) (over func()) {
-	if !b.durable() {
-		return nil
-	}
-	w := &wait{since: time.Now(), cancel: func(error) { end() }}
+	w := &wait{cancel: func(error) { end() }}
+	w.touch()
 	b.mu.Lock()
 	b.waits[w] = struct{}{}
 	b.mu.Unlock()
@@ -74,23 +105,39 @@ func (b *backend) longWaits(least time.Duration) []*wait {
 	defer b.mu.Unlock()
 	var long []*wait
 	for w := range b.waits {
-		if time.Since(w.since) >= least {
+		if time.Since(w.begun()) >= least {
 			long = append(long, w)
 		}
 	}
 	return long
 }
 
-// watchWaits ends the requests that wait for a peer which is gone.
+// watchWaits ends the requests that wait for a peer which is gone, and those that have
+// waited for longer than any may.
 func (s *Server) watchWaits(b *backend) {
-	tick := time.NewTicker(waitAgain)
+	every := waitAgain
+	if s.o.AnswerWithin > 0 {
+		every = min(every, max(s.o.AnswerWithin/10, time.Second/10))
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
+	peersAt := time.Now().Add(waitAgain)
 	for {
 		select {
 		case <-b.gone:
 			return
 		case <-tick.C:
 		}
+		if s.o.AnswerWithin > 0 {
+			for _, w := range b.longWaits(s.o.AnswerWithin) {
+				s.log.Warn("a request without an answer is ended", "pid", b.proc.PID(), "waited", time.Since(w.begun()).Round(time.Second))
+				w.cancel(errNoAnswer)
+			}
+		}
+		if !b.durable() || time.Now().Before(peersAt) {
+			continue
+		}
+		peersAt = time.Now().Add(waitAgain)
 		long := b.longWaits(waitPatience)
 		if len(long) == 0 {
 			continue
@@ -104,8 +151,8 @@ func (s *Server) watchWaits(b *backend) {
 		}
 		for _, w := range long {
 			for _, ago := range lapses {
-				if ago < time.Since(w.since) {
-					s.log.Warn("a request that waited while a peer vanished is ended", "waited", time.Since(w.since).Round(time.Second))
+				if ago < time.Since(w.begun()) {
+					s.log.Warn("a request that waited while a peer vanished is ended", "waited", time.Since(w.begun()).Round(time.Second))
 					w.cancel(errPeerGone)
 					break
 				}

@@ -28,7 +28,6 @@ func (s *Server) watch(b *backend) {
 			return
 		default:
 		}
-		s.watchMemory(b)
 		b.pool.Prune(time.Now())
 		if b.drained.Load() {
 			continue // it stops answering by and by, and has its bound
@@ -47,6 +46,8 @@ func (s *Server) watch(b *backend) {
 			s.log.Warn("workerd's health changed", "pid", b.proc.PID(), "healthy", !was)
 		}
 		switch {
+		case p == closed:
+			b.kill("it refuses connections: it may have had too many files open")
 		case now.Sub(lastAnswer) >= frozenAfter:
 			b.kill(fmt.Sprintf("it did not answer for %s", frozenAfter))
 		case now.Sub(lastReady) >= unreadyAfter:
@@ -63,10 +64,25 @@ const hardOver = 1.25
 // replaced all the time.
 const replaceAgain = time.Minute
 
+// memoryEvery is how often the memory of a workerd is looked at. What grows faster is
+// the kernel's (see instance.Limits).
+const memoryEvery = 200 * time.Millisecond
+
+// watchMemory keeps a workerd within its memory until it is gone.
 func (s *Server) watchMemory(b *backend) {
-	if s.o.MaxRSS == 0 {
-		return
+	tick := time.NewTicker(memoryEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.gone:
+			return
+		case <-tick.C:
+			s.lookAtMemory(b)
+		}
 	}
+}
+
+func (s *Server) lookAtMemory(b *backend) {
 	used := s.rss(b.proc.PID())
 	switch {
 	case used > int64(float64(s.o.MaxRSS)*hardOver):

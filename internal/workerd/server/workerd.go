@@ -176,6 +176,10 @@ func (w *workerdRuntime) Fetch(ctx context.Context, p layout.Pointer) (*layout.D
 	return layout.Fetch(ctx, w.store, p, layout.FetchOptions{Root: w.dir.file("deployments"), Assets: assets})
 }
 
+// maxFiles is how many files and sockets a workerd may have open. It is more than the
+// default of most systems: each request and each WebSocket takes one.
+const maxFiles = 16384
+
 // Start starts a workerd.
 func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot int) (Process, error) {
 	disk, err := w.dir.disk(slot)
@@ -184,6 +188,7 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 	}
 	spec := instance.Spec{
 		Workerd: w.workerd, Deployment: d, Run: w.dir.newRun(), Disk: disk,
+		Limits:         instance.Limits{Memory: w.env.HardMemory, Files: maxFiles},
 		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version), Cache: w.cache,
 	}
 	if d.Durable() {
