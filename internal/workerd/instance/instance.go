@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -119,6 +120,7 @@ type Instance struct {
 	cmd     *exec.Cmd
 	control *os.File
 	tail    tail
+	trouble atomic.Int64  // when the store last failed it, in nanoseconds; 0: never
 	bound   chan struct{} // closed once every port was reported
 	done    chan struct{}
 
@@ -316,6 +318,21 @@ func (i *Instance) follow(stdout, stderr *os.File) {
 	close(i.done)
 }
 
+// storeFailed reports whether workerd says that a request to the store failed, or had
+// no answer.
+func storeFailed(line string) bool {
+	return strings.Contains(line, "bucket: ") || strings.HasPrefix(line, "cluster: ") &&
+		(strings.Contains(line, " had no answer in ") || strings.Contains(line, "timed out"))
+}
+
+// StoreTrouble is when the process last said that the store failed it; zero: never.
+func (i *Instance) StoreTrouble() time.Time {
+	if n := i.trouble.Load(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
+}
+
 func (i *Instance) read(f *os.File, stderr bool) {
 	defer func() { _ = f.Close() }()
 	lines(f, func(b []byte) {
@@ -325,6 +342,9 @@ func (i *Instance) read(f *os.File, stderr bool) {
 		}
 		// What the runtime itself says of a running instance goes to standard
 		// output, among the Worker's own lines.
+		if l.Runtime && storeFailed(l.Text) {
+			i.trouble.Store(time.Now().UnixNano())
+		}
 		if !l.Exception && (stderr || r.Source != "") {
 			i.tail.add(l, r)
 		}

@@ -56,7 +56,8 @@ const (
 func parseLine(b []byte, stderr bool) (Line, record) {
 	var r record
 	if len(b) == 0 || b[0] != '{' || json.Unmarshal(b, &r) != nil && !r.salvage(b) || r.Message == nil {
-		return Line{Stderr: stderr, Text: string(b)}, record{}
+		// Before it logs in structure, and when it breaks, it writes plain text.
+		return Line{Stderr: stderr, Runtime: stderr, Text: string(b)}, record{}
 	}
 	l := Line{Stderr: stderr, Level: r.Level, Text: *r.Message, Runtime: r.Source != ""}
 	if !l.Runtime {
@@ -125,7 +126,7 @@ func withoutAddresses(s string) string {
 	rest := s[at+len(begins):]
 	end := 0
 	for word := range strings.SplitSeq(rest, " ") {
-		if !strings.HasPrefix(word, "/") || !strings.Contains(word, "@") {
+		if !strings.Contains(word, "@") {
 			break
 		}
 		end = min(len(rest), end+len(word)+1)

@@ -17,7 +17,7 @@ func TestParseLine(t *testing.T) {
 			Level: "error", Text: "a string", Exception: true},
 		`{"timestamp":"1","level":"error","source":"workerd/jsg/util.c++:320","message":"e = x: failed: connecting to 127.0.0.1:1 is not allowed\nstack: /a/workerd@2b5e /a/workerd@3fe; sentryErrorContext = jsgInternalError"}`: {
 			Level: "error", Text: "e = x: failed: connecting to 127.0.0.1:1 is not allowed; sentryErrorContext = jsgInternalError", Runtime: true},
-		`{"timestamp":"1","level":"error","source":"x","message":"failed\nstack: /a/workerd@2b5e /a/workerd@3fe"}`: {Level: "error", Text: "failed", Runtime: true},
+		`{"timestamp":"1","level":"error","source":"x","message":"failed\nstack: workerd@2b5e /a/workerd@3fe"}`: {Level: "error", Text: "failed", Runtime: true},
 		// A Worker's own words are never taken for workerd's.
 		`{"timestamp":1,"level":"info","message":"uncaught exception; source = x; stack = y"}`: {Level: "info", Text: "uncaught exception; source = x; stack = y"},
 		`plain text`:     {Text: "plain text"},

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,7 +57,7 @@ func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 	case l.conns <- b:
 		return a, nil
 	case <-l.done:
-		return nil, errors.New("connection refused")
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -75,6 +76,7 @@ type fakeProcess struct {
 
 	mu       sync.Mutex
 	frozen   bool
+	trouble  time.Time
 	running  int
 	draining bool
 	exit     instance.Exit
@@ -86,6 +88,17 @@ type fakeProcess struct {
 func (p *fakeProcess) Ready(context.Context) error { return nil }
 
 func (p *fakeProcess) Dial(ctx context.Context) (net.Conn, error) {
+	p.mu.Lock()
+	mute := p.frozen && !p.cluster // what cannot answer a knock
+	p.mu.Unlock()
+	if mute {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-p.done:
+			return nil, io.EOF
+		}
+	}
 	c, err := p.l.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -183,7 +196,12 @@ func (p *fakeProcess) end(e instance.Exit) {
 
 func (p *fakeProcess) Done() <-chan struct{} { return p.done }
 func (p *fakeProcess) Exit() instance.Exit   { p.mu.Lock(); defer p.mu.Unlock(); return p.exit }
-func (p *fakeProcess) Stderr() string        { return p.Exit().Stderr }
+func (p *fakeProcess) StoreTrouble() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.trouble
+}
+func (p *fakeProcess) Stderr() string { return p.Exit().Stderr }
 
 func (p *fakeProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()

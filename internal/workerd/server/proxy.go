@@ -163,6 +163,9 @@ func (s *Server) newProxy(b *backend) *httputil.ReverseProxy {
 
 func (s *Server) modify(b *backend, r *http.Response) error {
 	b.heard(r.Request)
+	if err := b.blameStore(r); err != nil {
+		return err
+	}
 	if r.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil
 	}

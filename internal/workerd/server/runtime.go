@@ -50,6 +50,8 @@ type Process interface {
 	Drain() error
 	Kill() error
 	Done() <-chan struct{}
+	// StoreTrouble is when it last said that the store failed it; zero: never.
+	StoreTrouble() time.Time
 	Exit() instance.Exit
 	Stderr() string
 }

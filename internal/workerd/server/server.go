@@ -54,8 +54,9 @@ const (
 	settleTime = time.Second
 )
 
-// leaseLost is how workerd says that it fenced itself.
-const leaseLost = "leaving the cluster: the lease lapsed"
+// leaseLost is how workerd begins to say that it fenced itself: its lease lapsed, or a
+// renewal had no answer in time.
+const leaseLost = "leaving the cluster: "
 
 // Server supervises the workerds of one application.
 type Server struct {
@@ -367,6 +368,9 @@ func (s *Server) leave(b *backend, bound time.Time) {
 	}
 	select {
 	case <-b.gone:
+	case <-b.cannotHandOver(b.gone):
+		b.kill("the store is away, and nothing can be handed over")
+		<-b.gone
 	case <-timer.C:
 		b.kill("it did not finish in time")
 		<-b.gone

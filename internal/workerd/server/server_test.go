@@ -284,9 +284,6 @@ func TestAFrozenWorkerdIsKilled(t *testing.T) {
 				p.mu.Lock()
 				p.frozen = true
 				p.mu.Unlock()
-				if !durable {
-					_ = p.l.Close() // what cannot answer a knock
-				}
 				begun := time.Now()
 				w.wantRefused(w.get("/"))
 				if took := time.Since(begun); durable && (took < 9*time.Second || took > frozenAfter+lookEvery+lookTimeout) {
@@ -545,3 +542,25 @@ func TestInternalRoutes(t *testing.T) {
 }
 
 var _ layout.Pointer
+
+// A workerd that had too many files open refuses connections for good, and lives: also
+// a member of a cluster, whose other listener goes on.
+func TestAListenerThatClosedIsNoticed(t *testing.T) {
+	for _, durable := range []bool{true, false} {
+		t.Run(fmt.Sprint("durable ", durable), func(t *testing.T) {
+			rt := deployed("v1")
+			rt.durable = durable
+			withServer(t, rt, Options{}, func(w *world) {
+				time.Sleep(time.Minute)
+				p := rt.process(0)
+				_ = p.l.Close()
+				time.Sleep(lookEvery + lookTimeout)
+				synctest.Wait()
+				w.wantVersion("v1")
+				if p.Exit().Signal != "killed" {
+					t.Errorf("%+v", p.Exit())
+				}
+			})
+		})
+	}
+}

@@ -312,6 +312,7 @@ type gate struct {
 
 	mu    sync.Mutex
 	holds func(r *http.Request) *held // nil, or what to hold r in
+	away  bool                        // whoever comes is cut off
 }
 
 // held are requests that were sent and have not arrived.
@@ -336,6 +337,9 @@ func (h *held) count() (waiting, arrived int) {
 
 func (g *gate) hold(f func(r *http.Request) *held) { g.mu.Lock(); g.holds = f; g.mu.Unlock() }
 
+// shut makes the store unreachable, or reachable again.
+func (g *gate) shut(away bool) { g.mu.Lock(); g.away = away; g.mu.Unlock() }
+
 func newGate(t *testing.T, to string) *gate {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -353,8 +357,11 @@ func newGate(t *testing.T, to string) *gate {
 	}
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
-		holds := g.holds
+		holds, away := g.holds, g.away
 		g.mu.Unlock()
+		if away {
+			panic(http.ErrAbortHandler)
+		}
 		if holds != nil {
 			if h := holds(r); h != nil {
 				g.late(r, h, transport)

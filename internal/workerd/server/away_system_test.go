@@ -1,0 +1,135 @@
+//go:build system
+
+package server_test
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const keeper = `import { DurableObject } from "cloudflare:workers";
+export class Keeper extends DurableObject {
+  async fetch(request) {
+    if (new URL(request.url).pathname === "/throw") throw new Error("of the Worker's own");
+    if (new URL(request.url).pathname === "/read") return new Response(String((await this.ctx.storage.get("n")) ?? 0));
+    const n = ((await this.ctx.storage.get("n")) ?? 0) + 1;
+    await this.ctx.storage.put("n", n);
+    return new Response(String(n));
+  }
+}
+export default {
+  fetch(request, env) {
+    const path = new URL(request.url).pathname;
+    if (path === "/plain") return new Response("plain");
+    if (path === "/own") throw new Error("of the Worker's own");
+    return env.KEEPER.get(env.KEEPER.idFromName("k")).fetch(request);
+  },
+};`
+
+// away makes the store unreachable in one of two ways, until open is called.
+func (b *bench) away(how string) (open func()) {
+	if how == "cut" {
+		b.gate.shut(true)
+		return func() { b.gate.shut(false) }
+	}
+	h := newHeld()
+	b.gate.hold(func(*http.Request) *held { return h })
+	open = func() { b.gate.hold(nil); h.let() }
+	b.Cleanup(open)
+	return open
+}
+
+// While the store is away, what needs it not goes on, what needs it is told so in
+// time, and everything comes back.
+func TestStoreAway(t *testing.T) {
+	for _, how := range []string{"cut", "hangs"} {
+		t.Run(how, func(t *testing.T) {
+			b := newBench(t)
+			b.deploy(keeper, "Keeper")
+			plain := *b
+			plain.prefix = "plain"
+			plain.deploy(`export default { fetch() { return new Response("plain") } }`)
+			s, p := b.serve("n1"), plain.serve("n2")
+			s.want("/", "1")
+			open := b.away(how)
+			asked, deadline := 0, time.After(40*time.Second)
+			for over := false; !over; asked++ {
+				begun := time.Now()
+				n, body, err := s.try("/")
+				took := time.Since(begun)
+				if n != http.StatusServiceUnavailable && err == nil || took > 20*time.Second {
+					t.Errorf("a write without the store: %d %.80q after %s", n, body, took)
+				}
+				if n, body, err := s.try("/plain"); err == nil && n != 503 && body != "plain" {
+					t.Errorf("a request that needs no store: %d %q", n, body)
+				}
+				p.want("/", "plain")
+				select {
+				case <-s.done:
+					over = true
+				case <-deadline:
+					t.Fatal("it does not leave")
+				case <-time.After(300 * time.Millisecond):
+				}
+			}
+			if code := s.cmd.ProcessState.ExitCode(); code != 3 {
+				t.Errorf("exit code %d, want 3: it lost its lease", code)
+			}
+			p.want("/", "plain")
+			open()
+			s = b.serve("n1")
+			body, took := s.settled("/read")
+			if body < "1" || len(body) > 1 || took > 25*time.Second {
+				t.Errorf("%q after %s, of 1 acknowledged write and %d others", body, took, asked)
+			}
+			p.want("/", "plain")
+		})
+	}
+}
+
+// What the Worker throws itself stays a 500.
+func TestAnExceptionIsNotTheStores(t *testing.T) {
+	b := newBench(t)
+	b.deploy(keeper, "Keeper")
+	s := b.serve("n1")
+	for _, path := range []string{"/own", "/throw"} {
+		if n, body, err := s.try(path); n != 500 || body != "Internal Server Error" || err != nil {
+			t.Errorf("%s: %d %q %v", path, n, body, err)
+		}
+	}
+}
+
+// A drain does not wait for a store that is away.
+func TestDrainWithoutTheStore(t *testing.T) {
+	for _, how := range []string{"cut", "hangs"} {
+		t.Run(how, func(t *testing.T) {
+			b := newBench(t)
+			b.deploy(keeper, "Keeper")
+			s := b.serve("n1")
+			s.want("/", "1")
+			open := b.away(how)
+			time.Sleep(time.Second)
+			begun := time.Now()
+			if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-s.done:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("it drains for more than 30 s\n%s", s.log)
+			}
+			if took := time.Since(begun); took > 15*time.Second {
+				t.Errorf("the drain took %s", took)
+			} else {
+				t.Logf("the drain took %s, exit code %d", took, s.cmd.ProcessState.ExitCode())
+			}
+			open()
+			s = b.serve("n1")
+			if body, took := s.settled("/read"); body != "1" || took > 25*time.Second {
+				t.Errorf("%q after %s", body, took)
+			}
+		})
+	}
+}
