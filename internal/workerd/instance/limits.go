@@ -88,3 +88,20 @@ func writable(pid int) int64 {
 	}
 	return 0
 }
+
+// Resident is how much memory of the machine it takes, in bytes; 0 when it is gone.
+func (i *Instance) Resident() int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", i.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}

@@ -38,6 +38,9 @@ type Options struct {
 	// Bucket opens the bucket under the application's prefix; not called in a dry
 	// run.
 	Bucket func(context.Context) (bucket.Bucket, error)
+	// Memory is how much the Worker may take while it is tried, in bytes; 0: as much as
+	// is usual.
+	Memory int64
 	Where  string // the bucket and its prefix for people, s3://NAME[/PREFIX]
 	DryRun bool
 	Say    func(format string, args ...any) // prose, a line each
@@ -81,6 +84,9 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) erro
 		Project: f.project, DryRun: f.dryRun, Where: f.where(),
 		Workerd: func() (string, error) { return server.Locate(e, executable()) },
 		Say:     func(format string, args ...any) { _, _ = fmt.Fprintf(stderr, format+"\n", args...) },
+	}
+	if e.MaxRSS > 0 {
+		o.Memory = e.HardMemory
 	}
 	var store *s3.Store
 	o.Bucket = func(ctx context.Context) (bucket.Bucket, error) {
@@ -211,7 +217,11 @@ func try(ctx context.Context, p *project.Project, o Options) (*project.Built, er
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := trial.Run(ctx, workerd, built.Bundle)
+	memory := o.Memory
+	if memory == 0 {
+		memory = trial.Memory
+	}
+	warnings, err := trial.RunWithin(ctx, workerd, built.Bundle, memory)
 	for _, w := range warnings {
 		o.Say("warning: %s", built.Map.Rewrite(w))
 	}
