@@ -21,6 +21,13 @@ const (
 	drainGone
 )
 
+const (
+	// releaseWithin is how long the lease may take to be given back.
+	releaseWithin = 3 * time.Second
+	// drainSlack is what the passes of a drain may take beyond its phases.
+	drainSlack = 4 * time.Second
+)
+
 // drainState is the way out of this node, by its own time.
 type drainState struct {
 	phase drainPhase
@@ -86,7 +93,14 @@ func (l *Loop) Drain(ctx context.Context) error {
 	l.mu.Lock()
 	l.going = true
 	l.mu.Unlock()
-	if err := l.c.Lease.Release(ctx); err != nil && ctx.Err() == nil {
+	// The bucket may be away: then nobody can be told, and nobody takes over.
+	bound := l.c.Times.DrainReplace + l.c.Times.DrainRoute + drainSlack
+	waiting, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	releasing, released := context.WithTimeout(waiting, releaseWithin)
+	err := l.c.Lease.Release(releasing)
+	released()
+	if err != nil && ctx.Err() == nil {
 		l.log.Warn("the lease could not be given back", "event", "lease.release", "err", err)
 	}
 	l.Kick()
@@ -101,7 +115,10 @@ func (l *Loop) Drain(ctx context.Context) error {
 			break // the bucket was never read: nobody knows of this node's processes
 		}
 		select {
-		case <-ctx.Done():
+		case <-waiting.Done():
+			if ctx.Err() == nil {
+				l.log.Warn("the drain is over its time; what runs is stopped", "event", "node.draining", "after", bound.String())
+			}
 		case <-passed:
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -194,4 +195,31 @@ func TestASecondSignalHurries(t *testing.T) {
 			t.Errorf("it took %s, and %d processes are left", took, len(w.node("a").sup.Statuses()))
 		}
 	})
+}
+
+// Without the bucket nobody can be told that the node goes: its own times bound it.
+func TestADrainWithoutTheBucket(t *testing.T) {
+	for name, rule := range map[string]fault.Rule{
+		"refuses": {Kind: fault.Unavailable},
+		"hangs":   {Latency: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				defer w.end()
+				settled(t, w, 2, "a", "b")
+				n := w.node("a")
+				n.bucket.Inject(rule)
+				time.Sleep(time.Second)
+				begin := time.Now()
+				if err := n.loop.Drain(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				// 30 s for a replacement, 8 s for the ingress, and 4 s of slack.
+				if took := time.Since(begin); took > 43*time.Second || len(n.sup.Statuses()) != 0 {
+					t.Errorf("it took %s, and %d processes are left", took, len(n.sup.Statuses()))
+				}
+			})
+		})
+	}
 }

@@ -46,6 +46,9 @@ type Options struct {
 	// Args make the executable serve the store; nil takes "bucket", "--state" and
 	// the state directory.
 	Args []string
+	// FrozenAfter is how long a kept store may be silent until it is killed; 0 takes
+	// DefaultFrozenAfter.
+	FrozenAfter time.Duration
 	// Env is the whole environment of the process. Nothing is inherited.
 	Env []string
 }

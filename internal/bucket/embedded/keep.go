@@ -46,10 +46,20 @@ func (k *Keeper) Release() {
 	<-k.done
 }
 
-// Stop ends the store for good.
+// Stop ends the store for good: one that does not end within the context's time, or
+// within stopWait, is killed.
 func (k *Keeper) Stop(ctx context.Context) error {
 	k.Release()
-	return k.handle().Stop(ctx)
+	h := k.handle()
+	asked, cancel := context.WithTimeout(ctx, stopWait)
+	defer cancel()
+	err := h.Stop(asked)
+	if err == nil || !h.Alive() {
+		return err
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWait)
+	defer cancel()
+	return h.Kill(ending)
 }
 
 // Kill ends the store for good, and at once.
@@ -67,7 +77,7 @@ func (k *Keeper) handle() *Handle {
 func (k *Keeper) run(ctx context.Context) {
 	var wait time.Duration // the first time at once: everything on this machine waits for it
 	begun := time.Now()
-	for k.handle().Wait(ctx) == nil {
+	for k.await(ctx, k.handle()) == nil {
 		if time.Since(begun) > restartMax {
 			wait = 0 // it stayed up
 		}

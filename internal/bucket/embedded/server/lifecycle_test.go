@@ -151,6 +151,46 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// A store that is frozen is replaced, and one that cannot be asked to stop is ended.
+func TestFrozenIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	first, h := ensure(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	o := ensureOptions(dir)
+	o.FrozenAfter = time.Second
+	k := embedded.Keep(dir, self(t), o, h)
+	s := open(t, first)
+	if _, err := s.Create(t.Context(), "k", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(h.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := h.Wait(ctx); err != nil {
+		t.Fatalf("the frozen store is still there: %v", err)
+	}
+	var next *embedded.Handle
+	for ok := false; !ok && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		_, next, ok, _ = embedded.Running(ctx, dir)
+	}
+	if took := time.Since(begun); ctx.Err() != nil || took > 8*time.Second {
+		t.Fatalf("it was replaced after %s", took)
+	}
+	if o, err := s.Get(t.Context(), "k"); err != nil || string(o.Body) != "v" {
+		t.Errorf("what it held: %v", err)
+	}
+	if err := syscall.Kill(next.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Second/2)
+	defer cancel()
+	if err := k.Stop(short); err != nil || next.Alive() {
+		t.Errorf("stopped: %v; alive %v", err, next.Alive())
+	}
+}
+
 // Many look for the bucket at once; one process serves them all.
 func TestEnsureAtOnce(t *testing.T) {
 	dir := t.TempDir()
