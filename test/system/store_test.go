@@ -18,7 +18,12 @@ func (f *fleet) storePID() int {
 	f.t.Helper()
 	for pid := range f.belongs() {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil && strings.Contains(string(b), "\x00bucket\x00--state\x00") {
+		if err != nil {
+			continue
+		}
+		// `scafo bucket`, or a program of its own for it.
+		args := strings.Split(string(b), "\x00")
+		if strings.HasSuffix(args[0], "-bucket") || len(args) > 1 && args[1] == "bucket" {
 			return pid
 		}
 	}

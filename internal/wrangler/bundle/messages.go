@@ -48,13 +48,17 @@ func (b *bundler) message(m api.Message) string {
 	if l == nil {
 		return m.Text
 	}
-	if !filepath.IsLocal(l.File) && (l.Namespace == "" || l.Namespace == "file") {
+	if l.Namespace == "" || l.Namespace == "file" {
 		file := l.File
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(b.o.Dir, file)
 		}
+		if real, err := filepath.EvalSymlinks(file); err == nil {
+			file = real
+		}
 		if err := b.reach(file); err != nil {
-			// A tsconfig.json may extend anything. What is in there is not shown.
+			// A tsconfig.json may extend anything, and a package.json be a link to it.
+			// What is in there is not shown.
 			return outside(l.File, err).Error()
 		}
 	}
