@@ -20,7 +20,9 @@ import (
 const thief = `#!/bin/sh
 while read -r file; do
 	if cat "$file" >>"$TMPDIR/loot" 2>/dev/null; then echo "read $file" >>"$TMPDIR/did"; fi
-	if echo x 2>/dev/null >>"$file"; then echo "wrote $file" >>"$TMPDIR/did"; fi
+	case "$file" in /etc/*|/proc/*) ;; *) # never the machine's own, should this test fail
+		if echo x 2>/dev/null >>"$file"; then echo "wrote $file" >>"$TMPDIR/did"; fi ;;
+	esac
 	ln -s "$file" "$TMPDIR/link" 2>/dev/null
 	if cat "$TMPDIR/link" >>"$TMPDIR/loot" 2>/dev/null; then echo "read $file through a link" >>"$TMPDIR/did"; fi
 	rm -f "$TMPDIR/link"
