@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,7 +78,7 @@ func TestADeployReachesNothingOfTheNode(t *testing.T) {
 	}
 	defer b.Close()
 	store := &Store{Bucket: meter.New(b), s3: b, target: celld.Target{Bucket: "b/", Endpoint: "http://127.0.0.1:1"}}
-	p := newPublisher(command, store, nil)
+	p := newPublisher(command, store, nil, slog.New(slog.DiscardHandler))
 	d, err := p.Publish(t.Context(), scafo.Application{Name: "shop", UID: "u1"}, project, project, scratch)
 	if err != nil || d.Version != "0123456789abcdef" {
 		t.Fatalf("%+v, %v", d, err)

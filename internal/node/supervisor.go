@@ -2,7 +2,9 @@ package node
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 
 	"github.com/scafo/scafo/internal/applog"
@@ -30,6 +32,51 @@ func (n *Node) newSupervisor() (*supervise.Supervisor, error) {
 		Bind: bind, Address: n.c.Node.Address, InternalHost: n.c.Node.Internal,
 		Ports:  supervise.Range{First: ports[0], Last: ports[1]},
 		Target: n.Store.Target, Credentials: n.Store.RuntimeCredentials,
-		Env: n.c.Celld.Env, Durability: n.durability(), Log: n.log, Logs: logs,
+		Env: n.c.Celld.Env, Durability: n.durability(), Log: n.log, Logs: logs, Fleet: n.fleetHosts,
 	})
+}
+
+// fleetHosts are the hosts of the machines that this node knows, its own among them.
+func (n *Node) fleetHosts() []string {
+	seen := map[string]bool{}
+	var out []string
+	add := func(host string) {
+		if host != "" && !seen[host] {
+			seen[host] = true
+			out = append(out, host)
+		}
+	}
+	hostOf := func(address string) string {
+		if u, err := url.Parse(address); err == nil {
+			return u.Hostname()
+		}
+		return ""
+	}
+	add(n.c.Node.Bind)
+	add(n.c.Node.Address)
+	add(n.c.Node.Internal)
+	add(hostOf(n.c.Node.Advertise))
+	for _, listen := range []string{n.c.Node.Listen, n.c.Metrics.Listen} {
+		if host, _, err := net.SplitHostPort(listen); err == nil {
+			add(host)
+		}
+	}
+	if n.loop == nil {
+		return out
+	}
+	snap := n.loop.Snapshot()
+	if snap == nil {
+		return out // the bucket was not read yet
+	}
+	for _, node := range snap.Nodes {
+		if node.Removed == nil {
+			add(hostOf(node.Address))
+		}
+	}
+	for _, h := range snap.Heartbeats {
+		for _, p := range h.Processes {
+			add(hostOf(p.URL))
+		}
+	}
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -161,7 +162,7 @@ func (p *process) fork(addr pair, credentials celld.Credentials, lock *os.File) 
 		Node: nodeName(s.cfg.MachineID, p.uid), Durability: s.cfg.Durability,
 		Watch:      filepath.Join(p.dir, dataDir),
 		AssetCache: filepath.Join(p.dir, assetsDir),
-		Extra:      maps.Clone(s.cfg.Env), Inherit: os.LookupEnv,
+		Extra:      s.extra(), Inherit: os.LookupEnv,
 	})
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -200,6 +201,28 @@ func (p *process) fork(addr pair, credentials celld.Credentials, lock *os.File) 
 		p.log.Debug("releasing a process", "error", err)
 	}
 	return h, nil
+}
+
+// The variables of celld-workerd by which an operator opens private networks to Workers,
+// and what of them stays closed.
+const (
+	envPrivateNetworks = "CELLD_WORKERD_PRIVATE_NETWORKS"
+	envDeny            = "CELLD_WORKERD_DENY"
+)
+
+// extra is the operator's celld.env. Where that opens private networks, the machines of
+// the fleet stay closed.
+func (s *Supervisor) extra() map[string]string {
+	env := maps.Clone(s.cfg.Env)
+	if env[envPrivateNetworks] == "" || s.cfg.Fleet == nil {
+		return env
+	}
+	deny := s.cfg.Fleet()
+	if own := env[envDeny]; own != "" {
+		deny = append([]string{own}, deny...)
+	}
+	env[envDeny] = strings.Join(deny, ",")
+	return env
 }
 
 // versions remembers what the program printed for --version while its file stays

@@ -58,6 +58,9 @@ type Config struct {
 	Durability string
 
 	Log *slog.Logger
+	// Fleet names the hosts of the fleet's machines as they are known now: Workers never
+	// reach them.
+	Fleet func() []string
 	// Logs keeps what the applications say; nil keeps nothing.
 	Logs *applog.Store
 	// Policy is for tests; the zero value takes DefaultPolicy.

@@ -64,6 +64,12 @@ func config(s *Spec, credentials string) ([]byte, error) {
 	if s.Trial {
 		all = append(all, object(field{"name", text(serviceInternet)}, field{"network", object(field{"allow", list()})}))
 	}
+	if s.Network != nil && !s.Trial {
+		services = append(services, object(field{"name", text(serviceInternet)}, field{"network", object(
+			field{"allow", texts(s.Network.Allow)}, field{"deny", texts(s.Network.Deny)},
+			// As in the service of that name that workerd brings along.
+			field{"tlsOptions", object(field{"trustBrowserCas", boolean(true)})})}))
+	}
 	http := object()
 	if s.ForwardedProto {
 		http = object(field{"forwardedProtoHeader", text(protoHeader)})

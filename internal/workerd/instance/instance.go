@@ -52,6 +52,9 @@ type Spec struct {
 	Cache *Cache
 	// ForwardedProto makes request.url follow X-Forwarded-Proto.
 	ForwardedProto bool
+	// Network is what the Worker may connect to; nil is the Internet alone. Ignored in
+	// a trial, which has none.
+	Network *Network
 	// Limits are what the kernel holds it to; the zero value to nothing.
 	Limits Limits
 	// Log gets every line of output, in order for each stream; calls for the two
@@ -86,6 +89,12 @@ func (c *Cluster) stopTimeout() time.Duration {
 // instance runs.
 type Credentials struct {
 	AccessKey, SecretKey, SessionToken string
+}
+
+// Network is what a Worker may connect to, as workerd takes it: networks, or its names
+// for groups of them. What is denied is so whatever is allowed.
+type Network struct {
+	Allow, Deny []string
 }
 
 // Line is one line of output.

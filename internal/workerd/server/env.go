@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +26,11 @@ type Env struct {
 	LogLevel      string        // RUST_LOG
 	WorkerdBin    string        // CELLD_WORKERD_BIN
 	LeaseDivisor  int           // CELLD_WORKERD_UNSAFE_TIME_DIVISOR: tests only
-	WaitOutLeases bool          // CELLD_WORKERD_WAIT_OUT_LEASES
+	// PrivateNetworks are open to Workers (CELLD_WORKERD_PRIVATE_NETWORKS), but nothing
+	// that Deny names (CELLD_WORKERD_DENY): addresses, networks and hosts.
+	PrivateNetworks []netip.Prefix
+	Deny            []string
+	WaitOutLeases   bool // CELLD_WORKERD_WAIT_OUT_LEASES
 }
 
 // The values where the environment is silent.
@@ -66,6 +71,10 @@ func ParseEnv(environ []string) (Env, error) {
 		return Env{}, fmt.Errorf("CELLD_DURABILITY=%s: it is bucket or fleet", d)
 	}
 	var err error
+	if e.PrivateNetworks, err = parseNetworks(get["CELLD_WORKERD_PRIVATE_NETWORKS"]); err != nil {
+		return Env{}, err
+	}
+	e.Deny = strings.FieldsFunc(get["CELLD_WORKERD_DENY"], func(r rune) bool { return r == ',' || r == ' ' })
 	number := func(name string, least, most int64, set func(int64)) {
 		v, ok := get[name]
 		if !ok || v == "" || err != nil {

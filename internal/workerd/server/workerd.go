@@ -191,6 +191,9 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 		Limits:         instance.Limits{Memory: w.env.HardMemory, Files: maxFiles},
 		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version), Cache: w.cache,
 	}
+	if spec.Network, err = w.network(ctx); err != nil {
+		return nil, err
+	}
 	if d.Durable() {
 		if spec.Cluster, err = w.cluster(ctx); err != nil {
 			return nil, err
