@@ -99,3 +99,68 @@ func TestStoppingWithoutTheStore(t *testing.T) {
 		return nil
 	})
 }
+
+// The bucket of a fleet goes away for so long that runtimes lose their leases, and comes
+// back: nothing that needs it not notices, what needs it says so in time, and everything
+// returns by itself.
+func TestTheBucketGoesAwayAndComesBack(t *testing.T) {
+	const away = 14 * time.Second
+	c := newCluster(t, 1)
+	c.deploy(worker(t, "plain", `export default { fetch() { return new Response("here") } }`))
+	c.deploy(c.example("counter"))
+	urls := map[string]string{}
+	eventually(t, "both run", func() error {
+		s, err := c.stateOf(c.machines[0])
+		if err != nil {
+			return err
+		}
+		for _, p := range s.Processes {
+			if p.State == "ready" {
+				urls[p.Application] = p.URL
+			}
+		}
+		if len(urls) != 2 {
+			return fmt.Errorf("ready: %v", urls)
+		}
+		return nil
+	})
+	c.requestClient.Timeout = 20 * time.Second
+	if got := number(t, c.body(urls["counter"])); got != 1 {
+		t.Fatalf("count %d", got)
+	}
+	plain := func() {
+		t.Helper()
+		if body := c.body(urls["plain"]); body != "here" {
+			t.Fatalf("%q", body)
+		}
+	}
+	c.store.kill(t)
+	for begun := time.Now(); time.Since(begun) < away; time.Sleep(200 * time.Millisecond) {
+		plain()
+		status, body, err := c.get(urls["counter"])
+		if err == nil && status != http.StatusServiceUnavailable {
+			t.Errorf("%s without the bucket: %d %q", time.Since(begun), status, body)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("a request hangs: %v", err)
+		}
+	}
+	c.store.start(t)
+	begun := time.Now()
+	eventually(t, "the counter answers again", func() error {
+		plain()
+		status, body, err := c.get(urls["counter"]) // its ports stay its own
+		if err != nil || status != http.StatusOK {
+			return fmt.Errorf("%d %q %w", status, body, err)
+		}
+		if got := number(t, body); got < 2 {
+			t.Fatalf("count %d", got)
+		}
+		return nil
+	})
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Errorf("the counter answers again %s after the bucket came back", took)
+	} else {
+		t.Logf("the counter answers again after %s", took.Round(time.Millisecond))
+	}
+}
