@@ -30,10 +30,10 @@ type Crashes struct {
 
 // Add takes the next entry.
 func (c *Crashes) Add(e Entry) {
-	switch {
-	case e.Event == Ready:
+	switch e.Event {
+	case Ready:
 		c.since = 0
-	case e.Event == Stopped:
+	case Stopped:
 		*c = Crashes{}
 	}
 	c.run = append(c.run, e)

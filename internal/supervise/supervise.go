@@ -164,7 +164,9 @@ func (s *Supervisor) Statuses() []scafo.ProcessStatus {
 	s.mu.Unlock()
 	list := make([]scafo.ProcessStatus, 0, len(procs))
 	for _, p := range procs {
-		list = append(list, p.status())
+		if !p.ended() { // it is about to be forgotten
+			list = append(list, p.status())
+		}
 	}
 	slices.SortFunc(list, func(a, b scafo.ProcessStatus) int {
 		if c := strings.Compare(a.Application, b.Application); c != 0 {
