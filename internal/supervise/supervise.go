@@ -263,6 +263,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	s.wanted = nil
 	s.mu.Unlock()
 	s.group.Wait()
+	if s.cfg.Logs != nil {
+		s.cfg.Logs.Close()
+	}
 	return nil
 }
 
