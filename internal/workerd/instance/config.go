@@ -65,7 +65,7 @@ func config(s *Spec, credentials string) ([]byte, error) {
 		all = append(all, object(field{"name", text(serviceInternet)}, field{"network", object(field{"allow", list()})}))
 	}
 	if s.Network != nil && !s.Trial {
-		services = append(services, object(field{"name", text(serviceInternet)}, field{"network", object(
+		all = append(all, object(field{"name", text(serviceInternet)}, field{"network", object(
 			field{"allow", texts(s.Network.Allow)}, field{"deny", texts(s.Network.Deny)},
 			// As in the service of that name that workerd brings along.
 			field{"tlsOptions", object(field{"trustBrowserCas", boolean(true)})})}))
