@@ -125,7 +125,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDomains(g), newDeploys(g), newLogs(g),
 		newOperators(g), newFreeze(g), newTrust(g),
-		newToken(g), newBucket(), newDoctor(g), newConfig(g), newVersion(g), newCompletion(root),
+		newToken(g), newBucket(), newDoctor(g), newConfig(g), newOpenAPI(g), newVersion(g), newCompletion(root),
 	)
 	wrapArgs(root)
 	return root

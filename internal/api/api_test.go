@@ -124,15 +124,25 @@ func TestStateWhole(t *testing.T) {
 	wantProblem(t, f.get("/v1/state", "admin"), scafo.CodeStoreUnavailable)
 }
 
+func process(application string) scafo.ProcessStatus {
+	return scafo.ProcessStatus{Application: application, State: scafo.ProcessReady}
+}
+
+func placement(application string) scafo.PlacementView {
+	return scafo.PlacementView{Application: application, Nodes: []string{"node-a"}, Fence: 7}
+}
+
 func TestStateNarrows(t *testing.T) {
 	f := newFleet(t)
 	unplaced := []scafo.Unplaced{{Application: "shop", Wanted: "2"}, {Application: "secret", Wanted: "1"}}
+	inner := process("shop")
+	inner.Internal = "http://10.9.8.7:1"
 	f.loop.state = scafo.DaemonState{
-		Node:        &scafo.Node{Header: scafo.Header{V: 1, Write: "nonce"}, ID: "node-a"},
+		Node:        &scafo.Node{Header: scafo.Header{V: 1, Write: "nonce"}, ID: "node-a", PublicKey: jwk("node-a")},
 		Lease:       &scafo.Lease{Header: scafo.Header{V: 1, Write: "nonce"}, Node: "node-a", Fence: 7},
 		Coordinator: &scafo.CoordinatorView{Node: "node-a", Fence: 7, Self: true, Unplaced: &unplaced},
-		Processes:   []scafo.ProcessStatus{{Application: "secret"}, {Application: "shop", Internal: "http://10.9.8.7:1"}, {Application: "blog-x"}, {Application: "blog"}},
-		Placements:  []scafo.PlacementView{{Application: "blog-x"}, {Application: "secret"}},
+		Processes:   []scafo.ProcessStatus{process("secret"), inner, process("blog-x"), process("blog")},
+		Placements:  []scafo.PlacementView{placement("blog-x"), placement("secret")},
 		Reconcile:   &scafo.ReconcileStatus{Error: "secret did not start"},
 	}
 	var whole, scoped scafo.DaemonState
@@ -253,9 +263,9 @@ func TestRouting(t *testing.T) {
 	if w.Code != 503 || w.Header().Get("Retry-After") == "" || w.Header().Get("ETag") != "" || d.Detail == "" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
-	f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+	f.loop.ready, f.loop.body, f.loop.etag = true, routingDocument, `"abc"`
 	w = f.get(path+"?prefer=self", "ingress")
-	wantJSON(t, w, `{"v":1}`)
+	wantJSON(t, w, routingDocument)
 	if w.Header().Get("ETag") != `"abc"` || f.loop.prefer != "self" {
 		t.Errorf("ETag %q, prefer %q", w.Header().Get("ETag"), f.loop.prefer)
 	}
@@ -295,7 +305,7 @@ func TestRoutingWaits(t *testing.T) {
 	t.Run("the time passes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t)
-			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			f.loop.ready, f.loop.body, f.loop.etag = true, routingDocument, `"abc"`
 			for prefer, want := range map[string]time.Duration{
 				"wait=5": 5 * time.Second, "respond-async, wait=7": 7 * time.Second, `Wait = "3"; x=y`: 3 * time.Second,
 				"wait=30": api.MaxWait, "wait=31": api.MaxWait, "wait=2147483647": api.MaxWait,
@@ -327,7 +337,7 @@ func TestRoutingWaits(t *testing.T) {
 			<-f.loop.asking
 			synctest.Wait()
 			time.Sleep(time.Second)
-			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			f.loop.ready, f.loop.body, f.loop.etag = true, routingDocument, `"abc"`
 			began := time.Now()
 			close(f.loop.changed)
 			if w := <-answer; w.Code != 200 || w.Header().Get("ETag") != `"abc"` || time.Since(began) != 0 {
@@ -338,7 +348,7 @@ func TestRoutingWaits(t *testing.T) {
 	t.Run("the node stops", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t)
-			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			f.loop.ready, f.loop.body, f.loop.etag = true, routingDocument, `"abc"`
 			time.AfterFunc(time.Second, func() { close(f.closing) })
 			began := time.Now()
 			if w := wait(f, `"abc"`, "wait=30"); w.Code != 304 || time.Since(began) != time.Second {
@@ -349,7 +359,7 @@ func TestRoutingWaits(t *testing.T) {
 	t.Run("a caller that left", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t)
-			f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1}`, `"abc"`
+			f.loop.ready, f.loop.body, f.loop.etag = true, routingDocument, `"abc"`
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			r := request(http.MethodGet, path, "ingress", nil).WithContext(ctx)

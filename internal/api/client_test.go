@@ -18,7 +18,7 @@ import (
 func TestClient(t *testing.T) {
 	f := newFleet(t)
 	f.application("shop", func(a *scafo.Application) { a.Labels = map[string]string{"plan": "pro"} })
-	f.loop.ready, f.loop.body, f.loop.etag = true, `{"v":1,"fleet":"f","routes":[]}`, `"e"`
+	f.loop.ready, f.loop.body, f.loop.etag = true, routingDocument, `"e"`
 	a, b := httptest.NewServer(f.handler), httptest.NewServer(f.node())
 	defer a.Close()
 	defer b.Close()

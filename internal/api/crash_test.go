@@ -19,6 +19,7 @@ import (
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/openapitest"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
 )
@@ -36,7 +37,7 @@ func nodeOver(t *testing.T, b bucket.Bucket) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h
+	return openapitest.Handler(t, h)
 }
 
 // fleetOver makes a fleet in a bucket: an admin, a tenant that was registered to

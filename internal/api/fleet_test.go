@@ -22,6 +22,7 @@ import (
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
 	"github.com/scafo/scafo/internal/deploy"
+	"github.com/scafo/scafo/internal/openapitest"
 	"github.com/scafo/scafo/internal/problem"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/token"
@@ -29,6 +30,9 @@ import (
 )
 
 const ingressToken = "ingress-secret"
+
+// routingDocument is one of a fleet in which nothing runs.
+const routingDocument = `{"v":1,"fleet":"f","generatedAt":"2026-11-01T10:00:00Z","node":"node-a","routes":[],"wildcards":[],"api":[],"unserved":[]}`
 
 // loop is a reconcile loop that says what a test lets it say.
 type loop struct {
@@ -105,7 +109,7 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, bucket: fault.New(memory.New()), loop: &loop{}, closing: make(chan struct{}), deploys: &deploys{
+	f := &fleet{t: t, bucket: fault.New(memory.New()), loop: &loop{body: routingDocument, etag: `"0"`}, closing: make(chan struct{}), deploys: &deploys{
 		status: func(scafo.DeployID) (scafo.DeployStatus, error) {
 			return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeNotFound, "no such deploy")
 		},
@@ -146,7 +150,7 @@ func (f *fleet) node() http.Handler {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return h
+	return openapitest.Handler(f.t, h)
 }
 
 func (f *fleet) application(name string, change func(*scafo.Application)) {

@@ -16,6 +16,7 @@ import (
 	"github.com/scafo/scafo/internal/api"
 	"github.com/scafo/scafo/internal/auth"
 	"github.com/scafo/scafo/internal/problem"
+	"github.com/scafo/scafo/internal/openapitest"
 	"github.com/scafo/scafo/internal/storage"
 )
 
@@ -34,7 +35,7 @@ func newIngress(t *testing.T, f *fleet) ingress {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(h)
+	s := httptest.NewServer(openapitest.Handler(t, h))
 	t.Cleanup(s.Close)
 	return ingress{t, s.URL}
 }
@@ -280,7 +281,7 @@ func TestRenderedRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(h)
+	s := httptest.NewServer(openapitest.Handler(t, h))
 	defer s.Close()
 	i := ingress{t, s.URL}
 	const path = "/v1/ingress/routes/traefik"
