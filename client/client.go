@@ -129,7 +129,8 @@ type request struct {
 	path   string // escaped
 	query  url.Values
 	header http.Header
-	json   any // the body, encoded as JSON
+	json   any    // the body, encoded as JSON
+	raw    []byte // the body as it is; nil has none
 	upload *upload
 	// accept lists the statuses that are no failure; empty takes 200.
 	accept []int
@@ -203,6 +204,8 @@ func (c *Client) send(ctx context.Context, base *url.URL, r *request, body []byt
 		reader = r.upload
 	case r.json != nil:
 		reader = bytes.NewReader(body)
+	case r.raw != nil:
+		reader = bytes.NewReader(r.raw)
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u, reader)
 	if err != nil {
@@ -219,6 +222,8 @@ func (c *Client) send(ctx context.Context, base *url.URL, r *request, body []byt
 		req.Header.Set("Expect", "100-continue")
 	case r.json != nil:
 		req.Header.Set("Content-Type", "application/json")
+	case r.raw != nil:
+		req.Header.Set("Content-Type", "application/octet-stream")
 	}
 	if c.credential != nil {
 		t, err := c.credential.Token(ctx)
