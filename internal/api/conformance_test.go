@@ -29,13 +29,13 @@ func TestConformanceNamesWhatExists(t *testing.T) {
 	if rows < 100 {
 		t.Errorf("%d rows", rows)
 	}
-	for _, m := range regexp.MustCompile("`([a-z_/]+\\.go)`").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("`([A-Za-z0-9_/.-]+\\.go)`").FindAllStringSubmatch(string(page), -1) {
 		if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
 			t.Errorf("there is no %s", m[1])
 		}
 	}
 	sources := map[string]string{}
-	for _, m := range regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("`([A-Za-z0-9_/.-]+)\\.((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(string(page), -1) {
 		dir := m[1]
 		switch dir {
 		case "scafo":
