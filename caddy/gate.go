@@ -55,6 +55,9 @@ type attempt struct {
 }
 
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if holdsBack(r) {
+		w = holding(w, r)
+	}
 	host := hostOf(r.Host)
 	e, known := g.app.lookup(host)
 	switch {

@@ -24,6 +24,9 @@ const (
 	// refusalWindow is how long after a request came another upstream is looked for:
 	// well before the proxy gives up, which would answer less than the refusal says.
 	refusalWindow = tryDuration / 2
+	// expectTimeout is how long a body that its client holds back (Expect:
+	// 100-continue) waits for an upstream that neither asks for it nor answers.
+	expectTimeout = 3 * time.Second
 )
 
 // Transport is Caddy's HTTP transport for the processes that the gate found. A
@@ -38,6 +41,16 @@ type Transport struct {
 // CaddyModule returns the module's information.
 func (Transport) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.reverse_proxy.transport.scafo", New: func() caddy.Module { return new(Transport) }}
+}
+
+// Provision sets the transport up. A client that asks before it sends a body is
+// answered by the upstream, so that what is refused uploads nothing: Caddy's own
+// default is to send the body at once.
+func (t *Transport) Provision(ctx caddy.Context) error {
+	if t.ExpectContinueTimeout == 0 {
+		t.ExpectContinueTimeout = caddy.Duration(expectTimeout)
+	}
+	return t.HTTPTransport.Provision(ctx)
 }
 
 var errRefused = errors.New("the process is ending and refuses the request")
