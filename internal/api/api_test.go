@@ -124,27 +124,29 @@ func TestStateWhole(t *testing.T) {
 	wantProblem(t, f.get("/v1/state", "admin"), scafo.CodeStoreUnavailable)
 }
 
-func process(application string) scafo.ProcessStatus {
-	return scafo.ProcessStatus{Application: application, State: scafo.ProcessReady}
-}
-
-func placement(application string) scafo.PlacementView {
-	return scafo.PlacementView{Application: application, Nodes: []string{"node-a"}, Fence: 7}
+// complete gives a state what none is without.
+func complete(d *scafo.DaemonState) {
+	d.Node.PublicKey = jwk(d.Node.ID)
+	for i := range d.Processes {
+		d.Processes[i].State = scafo.ProcessReady
+	}
+	for i := range d.Placements {
+		d.Placements[i].Nodes, d.Placements[i].Fence = []string{d.Node.ID}, 7
+	}
 }
 
 func TestStateNarrows(t *testing.T) {
 	f := newFleet(t)
 	unplaced := []scafo.Unplaced{{Application: "shop", Wanted: "2"}, {Application: "secret", Wanted: "1"}}
-	inner := process("shop")
-	inner.Internal = "http://10.9.8.7:1"
 	f.loop.state = scafo.DaemonState{
-		Node:        &scafo.Node{Header: scafo.Header{V: 1, Write: "nonce"}, ID: "node-a", PublicKey: jwk("node-a")},
+		Node:        &scafo.Node{Header: scafo.Header{V: 1, Write: "nonce"}, ID: "node-a"},
 		Lease:       &scafo.Lease{Header: scafo.Header{V: 1, Write: "nonce"}, Node: "node-a", Fence: 7},
 		Coordinator: &scafo.CoordinatorView{Node: "node-a", Fence: 7, Self: true, Unplaced: &unplaced},
-		Processes:   []scafo.ProcessStatus{process("secret"), inner, process("blog-x"), process("blog")},
-		Placements:  []scafo.PlacementView{placement("blog-x"), placement("secret")},
+		Processes:   []scafo.ProcessStatus{{Application: "secret"}, {Application: "shop", Internal: "http://10.9.8.7:1"}, {Application: "blog-x"}, {Application: "blog"}},
+		Placements:  []scafo.PlacementView{{Application: "blog-x"}, {Application: "secret"}},
 		Reconcile:   &scafo.ReconcileStatus{Error: "secret did not start"},
 	}
+	complete(&f.loop.state)
 	var whole, scoped scafo.DaemonState
 	get := func(by string, into *scafo.DaemonState) string {
 		w := f.get("/v1/state", by)

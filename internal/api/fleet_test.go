@@ -104,7 +104,10 @@ type fleet struct {
 	deletes  *deletions
 	handler  http.Handler
 	closing  chan struct{}
-	log      bytes.Buffer
+	// undocumented is true while answers that others made are passed on: they are not
+	// held to the OpenAPI document.
+	undocumented bool
+	log          bytes.Buffer
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -150,7 +153,14 @@ func (f *fleet) node() http.Handler {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return openapitest.Handler(f.t, h)
+	documented := openapitest.Handler(f.t, h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.undocumented {
+			h.ServeHTTP(w, r)
+			return
+		}
+		documented.ServeHTTP(w, r)
+	})
 }
 
 func (f *fleet) application(name string, change func(*scafo.Application)) {

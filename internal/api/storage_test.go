@@ -15,8 +15,8 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
 	"github.com/scafo/scafo/internal/auth"
-	"github.com/scafo/scafo/internal/problem"
 	"github.com/scafo/scafo/internal/openapitest"
+	"github.com/scafo/scafo/internal/problem"
 	"github.com/scafo/scafo/internal/storage"
 )
 
