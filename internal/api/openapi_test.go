@@ -19,11 +19,13 @@ func everything(t *testing.T) api.Deps {
 	type (
 		applications = api.Applications
 		operators    = api.Operators
+		domains      = api.Domains
 	)
 	d := api.Deps{
 		Applications: struct{ applications }{}, Setters: struct{ api.Setters }{}, Freezes: struct{ api.Freezes }{},
 		Operators: struct{ operators }{}, Deploys: struct{ api.Deploys }{}, Loop: struct{ api.Loop }{},
 		Storage: struct{ api.Storage }{}, Renderings: struct{ api.Renderings }{},
+		Domains: struct{ domains }{}, Deletions: struct{ api.Deletions }{},
 	}
 	v := reflect.ValueOf(d)
 	for i := range v.NumField() {
