@@ -344,6 +344,10 @@ func TestConnectionsToTheUpstream(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		<-written
+		// The client has its answer before the connection is given back.
+		for deadline := time.Now().Add(10 * time.Second); w.b.pool.Len() != 1 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
 		w.p.mu.Lock()
 		defer w.p.mu.Unlock()
 		if w.p.dials != want {
