@@ -243,7 +243,7 @@ func TestBothWaysAreOne(t *testing.T) {
 			slow := w.ask(w.slow, c.request)
 			_, slowReq, slowBody := s.last()
 			if !reflect.DeepEqual(fast, slow) {
-				t.Errorf("the client got\n%.2000v\nand from net/http\n%.2000v", fast, slow)
+				t.Errorf("the client got\n%.2000s\nand from net/http\n%.2000s", fmt.Sprintf("%+v", fast), fmt.Sprintf("%+v", slow))
 			}
 			if fastReq == nil || slowReq == nil {
 				t.Fatal("the upstream was not asked")
