@@ -71,13 +71,6 @@ func (p *Pool) put(u *upstream, now time.Time) {
 	}
 }
 
-// Len is how many connections are idle.
-func (p *Pool) Len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.conns)
-}
-
 // Prune closes the connections that were idle for too long.
 func (p *Pool) Prune(now time.Time) {
 	p.mu.Lock()

@@ -108,6 +108,16 @@ func (w *ways) dial(addr string) net.Conn {
 	return c
 }
 
+// untilIdle waits until no request is counted any more.
+func (w *ways) untilIdle() {
+	w.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); w.b.requests() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatal("a request is still counted")
+		}
+	}
+}
+
 // script answers each request with the same bytes and keeps what it read.
 type script struct {
 	answer string
@@ -344,10 +354,7 @@ func TestConnectionsToTheUpstream(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		<-written
-		// The client has its answer before the connection is given back.
-		for deadline := time.Now().Add(10 * time.Second); w.b.pool.Len() != 1 && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
-		}
+		w.untilIdle() // then the connection has been given back
 		w.p.mu.Lock()
 		defer w.p.mu.Unlock()
 		if w.p.dials != want {
@@ -401,11 +408,7 @@ func TestAClientThatGoesEndsItsRequest(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Error("the upstream was not told")
 			}
-			for deadline := time.Now().Add(10 * time.Second); w.b.requests() != 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the request is still counted")
-				}
-			}
+			w.untilIdle()
 		})
 	}
 }
