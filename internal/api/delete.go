@@ -51,6 +51,24 @@ func forwardedFor(c *call) (caller string, ok bool) {
 	return caller, true
 }
 
+// mayDelete keeps what an admin has stopped from those who could not start it again:
+// the next application of its name would not be blocked.
+func (s *server) mayDelete(ctx context.Context, c *call) error {
+	if c.principal.Kind != auth.KindOperator || c.principal.Admin() || s.Applications == nil {
+		return nil
+	}
+	a, err := s.Applications.Application(ctx, c.params["name"])
+	switch {
+	case scafo.CodeOf(err) == scafo.CodeNotFound:
+		return nil // that is for the deletion to say
+	case err != nil:
+		return err
+	case a.Blocked != nil && a.Deleting == nil:
+		return scafo.Errorf(scafo.CodeApplicationBlocked, "an admin has blocked application %s: an admin may delete it", a.Name)
+	}
+	return nil
+}
+
 // deleteApplication carries on when its caller leaves, so that nothing of it hangs on
 // the context of the guard, which ends before the answer is sent.
 func (s *server) deleteApplication(_ context.Context, c *call) (answer, error) {
@@ -58,6 +76,9 @@ func (s *server) deleteApplication(_ context.Context, c *call) (answer, error) {
 		return answer{}, err
 	}
 	ctx := c.r.Context()
+	if err := s.mayDelete(ctx, c); err != nil {
+		return answer{}, err
+	}
 	req := deletion.Request{Application: c.params["name"], Force: forced(c.r)}
 	req.Caller, req.Forwarded = forwardedFor(c)
 	o, err := s.Deletions.Delete(ctx, req)

@@ -115,6 +115,35 @@ func TestTheCoordinatorsAnswerIsVerbatim(t *testing.T) {
 	}
 }
 
+// Deleting and deploying anew would be a way around an admin's block.
+func TestABlockedApplicationIsDeletedByAdmins(t *testing.T) {
+	f := newFleet(t)
+	f.application("shop", nil)
+	if _, _, err := f.registry.BlockApplication(t.Context(), "shop", "admin"); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	f.deletes.delete = func(deletion.Request) (deletion.Outcome, error) {
+		calls++
+		return deletion.Outcome{}, scafo.Errorf(scafo.CodeDraining, "asked")
+	}
+	wantProblem(t, f.do(request(http.MethodDelete, "/v1/applications/shop?force=1", "tenant", nil)), scafo.CodeApplicationBlocked)
+	if calls != 0 {
+		t.Error("the deletion was asked for")
+	}
+	for _, by := range []string{"admin", "narrow-admin", "node-b"} {
+		wantProblem(t, f.do(request(http.MethodDelete, "/v1/applications/shop?force=1", by, nil)), scafo.CodeDraining)
+	}
+	if _, _, err := f.registry.UnblockApplication(t.Context(), "shop"); err != nil {
+		t.Fatal(err)
+	}
+	wantProblem(t, f.do(request(http.MethodDelete, "/v1/applications/shop", "tenant", nil)), scafo.CodeDraining)
+	wantProblem(t, f.do(request(http.MethodDelete, "/v1/applications/blog-none", "tenant", nil)), scafo.CodeDraining)
+	if calls != 5 {
+		t.Errorf("asked %d times", calls)
+	}
+}
+
 // oneLease is a coordinator lease that several nodes share without a bucket.
 type oneLease struct {
 	mu     sync.Mutex

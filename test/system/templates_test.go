@@ -121,9 +121,9 @@ func fill(t testing.TB, from, to, name string) {
 	}
 }
 
-// mayRefuse are keys that the runtime may still refuse by name: empty this once it
+// mayRefuse are keys that the runtime may still refuse by name: none, since it
 // serves them all.
-var mayRefuse = []string{"triggers", "queues", "workflows"}
+var mayRefuse []string
 
 // deployStarter deploys a starter; ok is false where the runtime refused it by the
 // name of a key that [mayRefuse] lists.

@@ -265,13 +265,6 @@ func (f *fakeRuntime) Prepare(context.Context) (func(context.Context) error, err
 	}, nil
 }
 
-// looked is how often the pointer was read.
-func (f *fakeRuntime) looked() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.loads
-}
-
 func (f *fakeRuntime) Load(context.Context) (layout.Pointer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
