@@ -81,6 +81,21 @@ func (a *answer) readHead() error {
 	return nil
 }
 
+// whole reads until the buffer has that much of a body.
+func (a *answer) whole(length int) error {
+	if length > len(a.buffer) {
+		return errLarge
+	}
+	for a.n < length {
+		n, err := a.c.up.Read(a.buffer[a.n:])
+		a.n += n
+		if n == 0 && err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 var errTruncated = errors.New("the upstream ended its answer early")
 
 // body writes the head and passes the body on as it comes.

@@ -26,6 +26,11 @@ type Backend interface {
 	// with 503. The function that it returns, which may be nil, is called once the
 	// answer has begun, or will never come.
 	Waiting(end func()) (over func())
+	// Suspects reports whether an answer of that status and length may be none of the
+	// upstream's making; Blames looks at its whole body then, and an error makes it one
+	// that never came.
+	Suspects(status int, length int64) bool
+	Blames(body []byte) error
 	// End says that the request is done.
 	End()
 }
@@ -294,6 +299,11 @@ func (c *conn) relay(b Backend) bool {
 	err := a.ask()
 	if err == nil {
 		err = a.head()
+	}
+	if err == nil && !c.req.isHead && !a.res.chunked && b.Suspects(a.res.status, a.res.length) {
+		if err = a.whole(int(a.res.length)); err == nil {
+			err = b.Blames(a.buffer[:a.res.length])
+		}
 	}
 	if err != nil {
 		a.drop()

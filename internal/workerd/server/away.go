@@ -38,22 +38,15 @@ func (b *backend) storeAway() bool {
 // blameStore turns workerd's own failure page into an error where the store is to
 // blame: who asks is then told to come again.
 func (b *backend) blameStore(r *http.Response) error {
-	if r.StatusCode != http.StatusInternalServerError || r.ContentLength != int64(len(failurePage)) || !b.durable() {
+	if !b.Suspects(r.StatusCode, r.ContentLength) {
 		return nil
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(len(failurePage))+1))
 	if err != nil {
 		return err
 	}
-	if string(body) == failurePage {
-		for end := time.Now().Add(troubleWait); ; time.Sleep(troubleLook) {
-			if b.storeAway() {
-				return errStoreAway
-			}
-			if time.Now().After(end) {
-				break
-			}
-		}
+	if err := b.Blames(body); err != nil {
+		return err
 	}
 	rest := r.Body
 	r.Body = struct {
@@ -61,6 +54,26 @@ func (b *backend) blameStore(r *http.Response) error {
 		io.Closer
 	}{strings.NewReader(string(body)), rest}
 	return nil
+}
+
+// Suspects implements relay.Backend: it knows workerd's failure page by its size.
+func (b *backend) Suspects(status int, length int64) bool {
+	return status == http.StatusInternalServerError && length == int64(len(failurePage)) && b.durable()
+}
+
+// Blames implements relay.Backend: the store may be to blame for workerd's failure page.
+func (b *backend) Blames(body []byte) error {
+	if string(body) != failurePage {
+		return nil
+	}
+	for end := time.Now().Add(troubleWait); ; time.Sleep(troubleLook) {
+		if b.storeAway() {
+			return errStoreAway
+		}
+		if time.Now().After(end) {
+			return nil
+		}
+	}
 }
 
 // cannotHandOver fires once the store was away for so long that waiting for a drain is
