@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/scafo/scafo/internal/bucket"
 )
 
 // What happens while the store is away. workerd has no words of its own for it: a
@@ -23,6 +25,13 @@ const (
 	// away: it can hand nothing over then, and what was acknowledged is in the store.
 	handOver = 5 * time.Second
 )
+
+// unreachable reports whether an error says that the store is not there now, which
+// passes. A write whose outcome nobody knows is one: what proves the store writes
+// under a name of its own each time.
+func unreachable(err error) bool {
+	return errors.Is(err, bucket.ErrUnavailable) || errors.Is(err, bucket.ErrUnknown)
+}
 
 // failurePage is workerd's whole answer to a request that failed within it.
 const failurePage = "Internal Server Error"

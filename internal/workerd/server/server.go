@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/workerd/layout"
 	"github.com/scafo/scafo/internal/workerd/relay"
 )
@@ -257,7 +256,7 @@ func (s *Server) insist(do func(context.Context) error) error {
 		if err == nil || s.ctx.Err() != nil {
 			return err
 		}
-		if !errors.Is(err, bucket.ErrUnavailable) || time.Now().After(deadline) {
+		if !unreachable(err) || time.Now().After(deadline) {
 			return err
 		}
 		s.log.Warn("the store does not answer yet", "err", err)
