@@ -235,7 +235,7 @@ func (s *Server) proveStore(prove func(context.Context) error) {
 		return
 	}
 	err := s.insist(prove)
-	for err != nil && errors.Is(err, bucket.ErrUnavailable) && s.ready() {
+	for err != nil && unreachable(err) && s.ready() {
 		if !s.sleep(proofRetry) {
 			return
 		}
