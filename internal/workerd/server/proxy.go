@@ -32,7 +32,6 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer b.end()
-	w.Header()["Content-Type"] = nil // an answer without one is not to be given a guess
 	if r.ContentLength != 0 {
 		// A Worker may answer while it still reads. Every HTTP/1 connection can.
 		_ = http.NewResponseController(w).EnableFullDuplex()
