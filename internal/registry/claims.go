@@ -153,6 +153,13 @@ func listed(app scafo.Application, host string) int {
 	return slices.IndexFunc(app.Domains, func(d scafo.Domain) bool { return d.Host == host })
 }
 
+// listsMore reports whether an application lists subdomains of a host that the claim
+// does not cover, nor is about to.
+func listsMore(app scafo.Application, c scafo.Claim) bool {
+	i := listed(app, c.Host)
+	return i >= 0 && app.Domains[i].Wildcard && !c.Covers()
+}
+
 // try is one claim from the start.
 func (c *claim) try(ctx context.Context) (scafo.Application, error) {
 	app, err := c.r.ApplicationDoc(ctx, c.name)
@@ -193,6 +200,13 @@ func (c *claim) try(ctx context.Context) (scafo.Application, error) {
 		return app.Value, err
 	case err != nil:
 		return app.Value, err
+	case listsMore(app.Value, d.Value):
+		// Somebody listed the subdomains for a claim that was released meanwhile, and did
+		// not get to see that.
+		if _, err := c.r.SettleListing(ctx, c.name, d.Value.UID, c.host); err != nil {
+			return app.Value, err
+		}
+		return app.Value, errClaimMoved
 	case !listed:
 		return app.Value, nil // nothing was written: the claim was read just now
 	}
@@ -430,7 +444,7 @@ func (c *claim) look(ctx context.Context, d Doc[scafo.Claim]) error {
 		return err
 	}
 	v := now.Value
-	if !now.Exists || v.State != scafo.ClaimHeld || !v.Of(c.name, d.Value.UID) || v.Doubted || c.wildcard && !v.Wildcard {
+	if !now.Exists || v.State != scafo.ClaimHeld || !v.Of(c.name, d.Value.UID) || v.Doubted || d.Value.Wildcard && !v.Wildcard {
 		return errClaimMoved
 	}
 	return nil

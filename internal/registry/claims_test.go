@@ -320,6 +320,24 @@ func TestSettlingAListingMeetsAClaim(t *testing.T) {
 	check.Settled(t, w.b)
 }
 
+// A claim with its subdomains is about to be listed, is released, and is made again
+// without them: what is listed then is what is claimed, whoever comes last.
+func TestListingMeetsAReleaseAndASmallerClaim(t *testing.T) {
+	w := newDomains(t, "shop")
+	w.must(w.claim("shop", "shop.example", true))
+	w.change("shop", func(a *scafo.Application) { a.Domains = nil }) // as if it died before it was listed
+	lists := fault.New(w.b)
+	lists.Inject(fault.Rule{Op: fault.Replace, Key: registry.ApplicationKey("shop"), Times: 1, Before: func(context.Context, fault.Call) {
+		w.must(w.release("shop", "shop.example"))
+		w.must(w.claim("shop", "shop.example", false))
+	}})
+	_, _, err := open(lists).ClaimDomain(t.Context(), "shop", "shop.example", false)
+	w.must(err)
+	w.lists("shop", "shop.example")
+	check.Bucket(t, w.b)
+	check.Settled(t, w.b)
+}
+
 // A child of a host with a thousand hosts below it: one page of a listing is not all.
 func TestManyHostsBelow(t *testing.T) {
 	w := newDomains(t, "shop", "other")
