@@ -53,7 +53,13 @@ func newBackend(a adoption, p Process, slot int) *backend {
 		waits: map[*wait]struct{}{},
 	}
 	b.transport = &http.Transport{
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return p.Dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := p.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return newUpstreamConn(c), nil
+		},
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: maxIdlePerBackend,
 		IdleConnTimeout:     idleUpstream,

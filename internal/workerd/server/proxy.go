@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -36,11 +35,11 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		// A Worker may answer while it still reads. Every HTTP/1 connection can.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
+	var up *upgrade
 	if r.Header.Get("Upgrade") != "" {
-		up := &upgrade{}
-		ctx := context.WithValue(r.Context(), upgradeKey{}, up)
-		r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { up.conn = i.Conn }}))
+		up = &upgrade{}
 	}
+	r = traced(r, up)
 	r, done := b.waiting(r)
 	defer done()
 	// An answer without a type has none: net/http would guess one.
