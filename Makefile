@@ -11,6 +11,8 @@ GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(SCAFO_CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(SCAFO_CACHE)/bin/actionlint-$(ACTIONLINT_VERSION)/actionlint
+PEBBLE_VERSION := v2.10.3
+PEBBLE := $(SCAFO_CACHE)/bin/pebble-$(PEBBLE_VERSION)/pebble
 export GOLANGCI_LINT_CACHE ?= $(SCAFO_CACHE)/golangci-lint
 
 # Static programs, and one build cache for the programs, the tests and the linter.
@@ -42,11 +44,18 @@ test: setup
 	$(GOTEST) -timeout 10m ./...
 
 ## test-system: the real programs, real Workers, a real store, a real ingress
-test-system: setup build
+test-system: setup build $(PEBBLE)
 	$(GOTEST) -tags system -timeout 25m -p 1 -count 1 $(SYSTEM) -run '$(if $(RUN),$(RUN),.)'
 
 # Packages that have system tests; the quick suite covers the rest.
 SYSTEM = $$(grep -rl --include='*_test.go' '^//go:build system' . | xargs -n1 dirname | sort -u)
+
+# An ACME authority, and the DNS that it asks; the authority is built last, so that
+# it stands for both.
+$(PEBBLE):
+	@mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
+	GOBIN=$(dir $@) go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION)
 
 ## torture: kill and fault loops for hours; bounded by DURATION
 DURATION ?= 2h

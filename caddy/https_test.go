@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -92,5 +93,31 @@ func TestCertificatesAreInTheFleetsStorage(t *testing.T) {
 	}
 	if !first.Equal(second) {
 		t.Error("the second ingress has a certificate of its own")
+	}
+}
+
+// An ingress on other ports meets the authority's questions there: on 80 and 443 it may
+// have no right to listen.
+func TestChallengesArriveAtTheIngressPorts(t *testing.T) {
+	t.Parallel()
+	var app struct {
+		Automation struct {
+			Policies []struct {
+				Issuers []struct{ Challenges map[string]any } `json:"issuers"`
+			} `json:"policies"`
+		} `json:"automation"`
+	}
+	o := Options{Listen: "127.0.0.1", HTTPPort: 8080, HTTPSPort: 8443}
+	if err := json.Unmarshal(o.Config().AppsRaw["tls"], &app); err != nil {
+		t.Fatal(err)
+	}
+	got := app.Automation.Policies[0].Issuers[0].Challenges
+	want := map[string]any{
+		"http":      map[string]any{"alternate_port": 8080.},
+		"tls-alpn":  map[string]any{"alternate_port": 8443.},
+		"bind_host": "127.0.0.1",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v", got)
 	}
 }

@@ -81,7 +81,14 @@ func (o Options) storage() json.RawMessage {
 }
 
 func (o Options) tls() *caddytls.TLS {
-	issuer := map[string]any{"module": "acme"}
+	// Where the authority's questions arrive; without them an issuance would listen on 80
+	// and 443, for which an ingress on other ports may have no right.
+	challenges := caddytls.ChallengesConfig{
+		HTTP:     &caddytls.HTTPChallengeConfig{AlternatePort: o.HTTPPort},
+		TLSALPN:  &caddytls.TLSALPNChallengeConfig{AlternatePort: o.HTTPSPort},
+		BindHost: o.Listen,
+	}
+	issuer := map[string]any{"module": "acme", "challenges": challenges}
 	if o.Email != "" {
 		issuer["email"] = o.Email
 	}
