@@ -195,6 +195,42 @@ func (i *secureIngress) begin() {
 	})
 }
 
+// beginAsWritten starts it with the Caddyfile of docs/how-to/run-the-ingress.md, told
+// of this test's addresses.
+func (i *secureIngress) beginAsWritten() {
+	i.t.Helper()
+	dir := i.t.TempDir()
+	doc := string(readFile(i.t, filepath.Join(root(i.t), "docs", "how-to", "run-the-ingress.md")))
+	_, doc, _ = strings.Cut(doc, "## With a Caddyfile\n\n```\n{\n")
+	written, _, found := strings.Cut(doc, "\n```\n")
+	const nodes, cache, key = "http://10.0.0.1:7420 http://10.0.0.2:7420", "/var/lib/caddy/scafo-routes.json", "\t\tencryption_key {file./etc/scafo/storage.key}\n"
+	for _, part := range []string{nodes, cache, key} {
+		if !found || !contains(written, part) {
+			i.t.Fatalf("the Caddyfile of the how-to has no %q", part)
+		}
+	}
+	written = strings.NewReplacer(nodes, "http://"+i.c.machines[0].api, cache, filepath.Join(dir, "routes.json"), key, "").Replace(written)
+	mine := fmt.Sprintf("{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port %d\n\thttps_port %d\n\tacme_ca %s\n\tacme_ca_root %s\n",
+		i.http, i.https, i.a.directory, i.a.rootFile)
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(mine+written+"\n"), 0o600); err != nil {
+		i.t.Fatal(err)
+	}
+	i.program = start(i.t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir},
+		bin(i.t, "scafo-caddy"), "run", "--config", file)
+	eventually(i.t, i.name+" serves", func() error {
+		select {
+		case <-i.done:
+			i.t.Fatalf("%s ended: %v\n%s", i.name, i.err, i.out)
+		default:
+		}
+		if !contains(i.out.String(), "serving initial configuration") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
 // knows waits until plain HTTP answers for the host so: a redirect for a host that the
 // ingress knows, and 404 for another one.
 func (i *secureIngress) knows(host string, status int) {
@@ -335,6 +371,17 @@ func TestCertificatesOfAnAuthority(t *testing.T) {
 	b.begin()
 	b.refused("gone.example", "blocked.example", "blocked-late.example")
 	acme.ordered(t, "released and blocked hosts", 5)
+
+	own := &secureIngress{t: t, c: c, a: acme, name: "the ingress with a Caddyfile", http: freePort(t), https: freePort(t)}
+	own.beginAsWritten()
+	if !own.served("shop.example").Equal(first) {
+		t.Error("the ingress with a Caddyfile has another certificate")
+	}
+	own.refused("gone.example", "blocked.example", "x.wild.example", "a.b.wild.example", "stranger.example")
+	acme.ordered(t, "an ingress with a Caddyfile", 5)
+	own.served("wild.example")
+	acme.ordered(t, "a handshake with it", 6)
+	own.answersOver(t, "wild.example", "shop")
 
 	withoutAuthority(t, a, b, first)
 }
