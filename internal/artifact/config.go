@@ -20,7 +20,8 @@ func FindConfig(dir string) (string, error) {
 	}
 	defer root.Close()
 	for _, name := range ConfigNames {
-		info, err := root.Stat(name)
+		// Not through a link: which file the runtime is given is not for a link to say.
+		info, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"compress/gzip"
@@ -84,6 +85,8 @@ func broken(err error) error {
 		return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact was compressed with a zstd window of more than %d MiB", maxWindow>>20)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact is truncated")
+	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
+		return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact is no tar archive, plain or compressed with gzip or zstd, or one of its headers is malformed")
 	}
 	return scafo.Wrap(err, scafo.CodeInvalidInput, "the artifact is no tar archive, plain or compressed with gzip or zstd")
 }
@@ -96,12 +99,21 @@ type boundedReader struct {
 	left   int64
 	limits Limits
 	zeros  int64
+	at     string // the entry that is being read, quoted; empty before the first
 }
 
 const tarBlock = 512
 
 // ended says whether what was read last may be the end of a tar archive.
 func (b *boundedReader) ended() bool { return b.zeros >= tarBlock }
+
+// where says how far the archive was read, for a refusal of what cannot be named.
+func (b *boundedReader) where() string {
+	if b.at == "" {
+		return ""
+	}
+	return " (in or behind archive entry " + b.at + ")"
+}
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	if int64(len(p)) > b.left+1 {
@@ -110,7 +122,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	b.left -= int64(n)
 	if b.left < 0 {
-		return 0, scafo.Errorf(scafo.CodeResourceLimit, "the artifact is larger than %d bytes once it is decompressed", b.limits.Bytes)
+		return 0, scafo.Errorf(scafo.CodeResourceLimit, "the artifact is larger than %d bytes once it is decompressed%s", b.limits.Bytes, b.where())
 	}
 	zeros := int64(n - len(bytes.TrimRight(p[:n], "\x00")))
 	if zeros == int64(n) {

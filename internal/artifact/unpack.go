@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -32,8 +33,8 @@ type Unpacked struct {
 }
 
 // Unpack unpacks the archive into the directory dir, which exists, is empty, and
-// belongs to nobody else. Its refusals name the entry that is to blame. What was
-// unpacked before a refusal stays: the caller removes dir.
+// belongs to nobody else. Its refusals name the entry that is to blame. After an
+// error dir is empty again.
 //
 // Regular files and directories are taken; so are links that cannot lead out:
 // a symbolic one whose target is relative, climbs only at its beginning and not
@@ -50,19 +51,50 @@ func Unpack(ctx context.Context, archive io.Reader, dir string, l Limits) (Unpac
 		return Unpacked{}, DiskError(err)
 	}
 	defer root.Close()
-	u := &unpacker{ctx: ctx, root: root, limits: l, buf: make([]byte, copyBuffer)}
-	if err := u.all(tar.NewReader(stream)); err != nil {
+	u := &unpacker{ctx: ctx, root: root, stream: stream, limits: l, buf: make([]byte, copyBuffer)}
+	if err := u.whole(); err != nil {
+		u.clear()
 		return Unpacked{}, err
 	}
-	if !stream.ended() {
-		return Unpacked{}, broken(io.ErrUnexpectedEOF)
+	return Unpacked{Entries: u.entries, Bytes: u.bytes}, nil
+}
+
+// whole unpacks everything, and reads the stream to its end.
+func (u *unpacker) whole() error {
+	if err := u.all(tar.NewReader(u.stream)); err != nil {
+		return err
+	}
+	if !u.stream.ended() {
+		return u.broken(io.ErrUnexpectedEOF)
 	}
 	// Behind the end of the archive there is padding, and the compression's
 	// checksum.
-	if _, err := io.CopyBuffer(io.Discard, onlyReader{stream}, u.buf); err != nil {
-		return Unpacked{}, broken(err)
+	if _, err := io.CopyBuffer(io.Discard, onlyReader{u.stream}, u.buf); err != nil {
+		return u.broken(err)
 	}
-	return Unpacked{Entries: u.entries, Bytes: u.bytes}, nil
+	return nil
+}
+
+// clear removes what was unpacked. What it cannot remove is left to the caller,
+// who removes the directory itself.
+func (u *unpacker) clear() {
+	names, err := fs.ReadDir(u.root.FS(), ".")
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		_ = u.root.RemoveAll(n.Name())
+	}
+}
+
+// broken is what is wrong with the archive, and where.
+func (u *unpacker) broken(err error) error {
+	err = broken(err)
+	var e *scafo.Error
+	if where := u.stream.where(); where != "" && errors.As(err, &e) && !strings.HasSuffix(e.Detail, where) {
+		return scafo.Wrap(err, e.Code, "%s%s", e.Detail, where)
+	}
+	return err
 }
 
 // onlyReader keeps io.CopyBuffer to the buffer that it is given.
@@ -71,6 +103,7 @@ type onlyReader struct{ io.Reader }
 type unpacker struct {
 	ctx     context.Context // of this one call
 	root    *os.Root
+	stream  *boundedReader
 	limits  Limits
 	buf     []byte
 	entries int
@@ -88,8 +121,9 @@ func (u *unpacker) all(r *tar.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return broken(err)
+			return u.broken(err)
 		}
+		u.stream.at = quoted(h.Name)
 		if err := u.count(); err != nil {
 			return err
 		}
@@ -101,18 +135,23 @@ func (u *unpacker) all(r *tar.Reader) error {
 
 func (u *unpacker) count() error {
 	if u.entries++; u.entries > u.limits.Entries {
-		return scafo.Errorf(scafo.CodeResourceLimit, "the archive has more than %d entries", u.limits.Entries)
+		return scafo.Errorf(scafo.CodeResourceLimit, "the archive has more than %d entries%s", u.limits.Entries, u.stream.where())
 	}
 	return nil
 }
 
 // refuse names the entry that is to blame, and the rule that it breaks.
 func refuse(name, rule string) error {
+	return scafo.Errorf(scafo.CodeInvalidInput, "archive entry %s %s", quoted(name), rule)
+}
+
+// quoted is an entry's name as a refusal shows it.
+func quoted(name string) string {
 	const most = 200
 	if len(name) > most {
 		name = strings.ToValidUTF8(name[:most], "") + "…"
 	}
-	return scafo.Errorf(scafo.CodeInvalidInput, "archive entry %q %s", name, rule)
+	return strconv.Quote(strings.ToValidUTF8(name, "\ufffd"))
 }
 
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
@@ -165,7 +204,9 @@ func cleanName(name string) (string, error) {
 	case strings.IndexByte(name, 0) >= 0:
 		return "", refuse(name, "has a NUL in its name")
 	case !utf8.ValidString(name):
-		return "", refuse(strings.ToValidUTF8(name, "\ufffd"), "has a name that is not UTF-8")
+		return "", refuse(name, "has a name that is not UTF-8")
+	case strings.Contains(name, `\`):
+		return "", refuse(name, "has a backslash in its name")
 	case strings.HasPrefix(name, "/"):
 		return "", refuse(name, "has an absolute path")
 	case len(name) > maxPath:
@@ -235,15 +276,15 @@ func (u *unpacker) makeDir(name string) error {
 
 func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > u.limits.Bytes-u.bytes {
-		return scafo.Errorf(scafo.CodeResourceLimit, "the files of the artifact are larger than %d bytes", u.limits.Bytes)
+		return scafo.Errorf(scafo.CodeResourceLimit, "the files of the artifact are larger than %d bytes%s", u.limits.Bytes, u.stream.where())
 	}
 	head := u.buf[:len(appleDouble)]
 	n, err := io.ReadFull(content, head)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return broken(err)
+		return u.broken(err)
 	}
 	if int64(n) < min(h.Size, int64(len(head))) {
-		return broken(io.ErrUnexpectedEOF)
+		return u.broken(io.ErrUnexpectedEOF)
 	}
 	if strings.HasPrefix(path.Base(name), "._") && bytes.Equal(head[:n], appleDouble) {
 		return nil
@@ -273,7 +314,7 @@ func (u *unpacker) fill(f io.Writer, content io.Reader) error {
 		}
 		if n > 0 {
 			if u.bytes += int64(n); u.bytes > u.limits.Bytes {
-				return scafo.Errorf(scafo.CodeResourceLimit, "the files of the artifact are larger than %d bytes", u.limits.Bytes)
+				return scafo.Errorf(scafo.CodeResourceLimit, "the files of the artifact are larger than %d bytes%s", u.limits.Bytes, u.stream.where())
 			}
 			if werr := write(f, u.buf[:n], u.limits); werr != nil {
 				return werr
@@ -283,7 +324,7 @@ func (u *unpacker) fill(f io.Writer, content io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return broken(err)
+			return u.broken(err)
 		}
 	}
 }
@@ -307,6 +348,8 @@ func checkTarget(name, target string) error {
 		return refuse(name, "is a link with a NUL in its target")
 	case strings.HasPrefix(target, "/"):
 		return refuse(name, "is a link to an absolute path")
+	case strings.Contains(target, `\`):
+		return refuse(name, "is a link with a backslash in its target")
 	case len(target) > maxPath:
 		return refuse(name, "is a link with a target that is too long")
 	}

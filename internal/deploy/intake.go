@@ -310,6 +310,10 @@ func (s *Service) stage(ctx context.Context, body io.Reader, j *job) (artifact.R
 	if err := os.Remove(st.path(artifactFile)); err != nil {
 		return received, artifact.DiskError(err)
 	}
+	if j.fault != nil {
+		st.give(st.taken) // nothing was left of a tree that was refused
+		return received, nil
+	}
 	st.give(received.Size)
 	return received, nil
 }
