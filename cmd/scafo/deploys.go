@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ func newDeploys(g *globals) *cobra.Command {
 	deploys := &cobra.Command{Use: "deploys", Short: "Look at deploys", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	show := &cobra.Command{
 		Use: "show ID", Short: "Show how far a deploy is", Args: cobra.ExactArgs(1),
+		Long: "Show how far a deploy is. Who sent it, and what it was made of, is in the fleet's bucket:\nscafo deploys list --wide shows that.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, ok := scafo.ParseDeployID(args[0]); !ok {
 				return usagef("%q is no deploy id: it is <application>.<16 hex>", args[0])
@@ -38,9 +40,10 @@ func newDeploys(g *globals) *cobra.Command {
 		},
 	}
 	g.addTarget(show)
+	wide := false
 	list := &cobra.Command{
 		Use: "list APPLICATION", Short: "List an application's deploys, from the bucket", Args: cobra.ExactArgs(1),
-		Long: "List an application's deploys, newest first. The node API has no route for it: this command\nreads the fleet's bucket, so it needs the bucket's configuration and credentials.",
+		Long: "List an application's deploys, newest first. The node API has no route for it: this command\nreads the fleet's bucket, so it needs the bucket's configuration and credentials.\nA deploy that waits says for what. --wide adds the artifact's digest and what the workload token\nof a pipeline said; --json has that too, and the token's issuer.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := scafo.ParseApplicationName(args[0]); err != nil {
 				return usageError{err}
@@ -71,16 +74,41 @@ func newDeploys(g *globals) *cobra.Command {
 			if g.json {
 				return printJSON(c.OutOrStdout(), map[string]any{"deploys": all})
 			}
-			return table(c.OutOrStdout(), "ID\tSTATE\tDEPLOYMENT\tBY\tNODE\tACCEPTED\tDETAIL", func(row func(string, ...any)) {
-				for _, d := range all {
-					row("%s\t%s\t%s\t%s\t%s\t%s\t%s", d.ID, d.State, orDash(d.Deployment), orDash(d.Caller), d.Node, ago(d.AcceptedAt, time.Now()), orDash(d.Detail))
-				}
-			})
+			return deploysTable(c.OutOrStdout(), all, wide, time.Now())
 		},
 	}
 	addConfig(list)
+	list.Flags().BoolVar(&wide, "wide", false, "show the artifact's digest, and repository, ref, commit and run of a pipeline")
 	deploys.AddCommand(list, show)
 	return deploys
+}
+
+// deploysTable shows deploys to a person. wide adds where they came from, as the
+// workload token said that was verified: metadata says nothing there.
+func deploysTable(w io.Writer, all []scafo.Deploy, wide bool, now time.Time) error {
+	head := "ID\tSTATE\tDEPLOYMENT\tBY\tNODE\tACCEPTED\tDETAIL"
+	if wide {
+		head = "ID\tSTATE\tDEPLOYMENT\tBY\tNODE\tACCEPTED\tREPOSITORY\tREF\tCOMMIT\tRUN\tARTIFACT\tDETAIL"
+	}
+	return table(w, head, func(row func(string, ...any)) {
+		for _, d := range all {
+			detail := d.Detail
+			if !d.State.Terminal() && d.Step != "" {
+				detail = d.Step
+			}
+			accepted := ago(d.AcceptedAt, now)
+			if !wide {
+				row("%s\t%s\t%s\t%s\t%s\t%s\t%s", d.ID, d.State, orDash(d.Deployment), orDash(d.Caller), d.Node, accepted, orDash(detail))
+				continue
+			}
+			var said scafo.Provenance
+			if d.OIDC != nil {
+				said = *d.OIDC
+			}
+			row("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", d.ID, d.State, orDash(d.Deployment), orDash(d.Caller), d.Node, accepted,
+				orDash(said.Repository), orDash(said.Ref), orDash(said.Commit), orDash(said.Run), orDash(d.ArtifactHash), orDash(detail))
+		}
+	})
 }
 
 func showDeploy(c *cobra.Command, s scafo.DeployStatus) {
