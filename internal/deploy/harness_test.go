@@ -355,6 +355,9 @@ func (w *world) check(nodes ...*node) {
 				w.t.Errorf("node %s still has %s staged", n.id, e.Name())
 			}
 		}
+		if len(n.fair.held) != 0 {
+			w.t.Errorf("node %s still counts %v", n.id, n.fair.held)
+		}
 		if n.stages.quota.used != 0 || len(n.admitted) != 0 || len(n.workers) != 0 {
 			w.t.Errorf("node %s still counts %d bytes, %d deploys, %d runners", n.id, n.stages.quota.used, len(n.admitted), len(n.workers))
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/scafo/scafo"
@@ -49,12 +50,18 @@ func (s *Service) acceptFor(ctx context.Context, r Request, doc registry.Doc[sca
 	if err := s.sameRuntime(ctx, app.Name); err != nil {
 		return scafo.DeployStatus{}, err
 	}
+	seat, err := s.fair.enter(app.Name, r.Caller)
+	if err != nil {
+		return scafo.DeployStatus{}, err
+	}
 	select {
 	case s.admitted <- struct{}{}:
 	default:
+		seat.leave()
 		return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeDeployOverloaded, "this node already has %d deploys to publish", cap(s.admitted))
 	}
 	j := newJob(scafo.DeployID{Application: app.Name, Hex: s.c.Registry.Nonce(8)})
+	j.seat = seat
 	if doc.ETag != "" {
 		j.app = &doc
 	}
@@ -251,9 +258,13 @@ func (s *Service) receive(ctx context.Context, body io.Reader, j *job) (artifact
 	if sized, ok := body.(interface{ Size() int64 }); ok && sized.Size() > s.c.Limits.ArtifactBytes {
 		return artifact.Received{}, scafo.Errorf(scafo.CodeResourceLimit, "the artifact is larger than %d bytes", s.c.Limits.ArtifactBytes)
 	}
-	ctx, done := s.bounded(ctx, body)
+	ctx, until, done := s.bounded(ctx, body)
 	defer done()
-	received, err := s.stage(ctx, body, j)
+	pace := &paced{body: body, until: until}
+	received, err := s.stage(ctx, pace, j)
+	if err != nil && pace.slow && ctx.Err() == nil {
+		return received, errSlow()
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return received, scafo.Wrap(err, scafo.CodeDeployTimeout, "the artifact did not arrive within %d seconds", int(s.c.Limits.Receive/time.Second))
 	}
@@ -261,19 +272,33 @@ func (s *Service) receive(ctx context.Context, body io.Reader, j *job) (artifact
 }
 
 // bounded bounds the reads of a body by the time that a deploy may take to
-// arrive, and by the end of ctx.
-func (s *Service) bounded(ctx context.Context, body io.Reader) (context.Context, func()) {
+// arrive, and by the end of ctx. until bounds them by an earlier time; the zero time
+// lifts that again.
+func (s *Service) bounded(ctx context.Context, body io.Reader) (_ context.Context, until func(time.Time), done func()) {
 	ctx, cancel := context.WithTimeout(ctx, s.c.Limits.Receive)
 	conn, ok := body.(interface{ SetReadDeadline(t time.Time) error })
 	if !ok {
-		return ctx, cancel
+		return ctx, func(time.Time) {}, cancel
 	}
-	if at, ok := ctx.Deadline(); ok {
-		_ = conn.SetReadDeadline(at)
+	last, _ := ctx.Deadline()
+	var mu sync.Mutex // a bound that is moved does not undo the end of ctx
+	set := func(t time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil {
+			t = time.Unix(1, 0)
+		}
+		_ = conn.SetReadDeadline(t)
 	}
-	past := time.Unix(1, 0)
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(past) })
-	return ctx, func() {
+	until = func(t time.Time) {
+		if t.IsZero() || t.After(last) {
+			t = last
+		}
+		set(t)
+	}
+	until(last)
+	stop := context.AfterFunc(ctx, func() { set(time.Time{}) })
+	return ctx, until, func() {
 		if stop() {
 			_ = conn.SetReadDeadline(time.Time{})
 		}
@@ -282,7 +307,7 @@ func (s *Service) bounded(ctx context.Context, body io.Reader) (context.Context,
 }
 
 func (s *Service) stage(ctx context.Context, body io.Reader, j *job) (artifact.Received, error) {
-	st, err := s.stages.open(j.id)
+	st, err := s.stages.open(j.id, j.seat)
 	if err != nil {
 		return artifact.Received{}, err
 	}

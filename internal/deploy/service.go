@@ -116,6 +116,7 @@ type Service struct {
 	jobs     chan *job
 	admitted chan struct{} // a token each deploy between its intake and the end of its publishing
 	workers  chan struct{} // a token each deploy that publishes
+	fair     *fair
 
 	begun chan struct{} // closed once unfinished deploys of an earlier life are in active
 
@@ -144,6 +145,7 @@ func New(c Config) (*Service, error) {
 		jobs:     make(chan *job, most),
 		admitted: make(chan struct{}, most),
 		workers:  make(chan struct{}, c.Limits.Concurrency),
+		fair:     &fair{places: most, bytes: c.Limits.StagedBytes, held: map[party]holding{}},
 		begun:    make(chan struct{}),
 		active:   map[string]*job{},
 		freed:    map[string]chan struct{}{},
@@ -163,6 +165,7 @@ type job struct {
 	fault   error
 	resumed bool
 	admit   sync.Once // gives its place among the admitted back
+	seat    *seat     // nil for a deploy that was resumed
 
 	// uid is that of the application's life, and end gives the work on the deploy up
 	// for that reason; both are guarded by the service's mu, and set once it begins.
@@ -274,6 +277,7 @@ func (s *Service) leave(j *job) {
 	j.admit.Do(func() {
 		if !j.resumed {
 			<-s.admitted
+			j.seat.leave()
 		}
 	})
 }

@@ -60,6 +60,7 @@ func (q *quota) give(n int64) {
 type stage struct {
 	dir   string
 	quota *quota
+	seat  *seat
 	taken int64 // of the quota; only its deploy's carrier touches it
 }
 
@@ -67,7 +68,11 @@ func (s *stage) path(name string) string { return filepath.Join(s.dir, name) }
 
 // take asks for room for n more bytes.
 func (s *stage) take(n int64) error {
+	if err := s.seat.take(n); err != nil {
+		return err
+	}
 	if !s.quota.take(n) {
+		s.seat.give(n)
 		return scafo.Errorf(scafo.CodeDeployOverloaded, "the artifacts that this node has staged leave no room for another one")
 	}
 	s.taken += n
@@ -78,6 +83,7 @@ func (s *stage) take(n int64) error {
 func (s *stage) give(n int64) {
 	s.taken -= n
 	s.quota.give(n)
+	s.seat.give(n)
 }
 
 // staged is what a node needs to go on with a deploy after it was restarted.
@@ -89,8 +95,8 @@ type staged struct {
 }
 
 // open makes the directory of a new deploy.
-func (s *stages) open(id scafo.DeployID) (*stage, error) {
-	st := &stage{dir: filepath.Join(s.dir, id.String()), quota: &s.quota}
+func (s *stages) open(id scafo.DeployID, in *seat) (*stage, error) {
+	st := &stage{dir: filepath.Join(s.dir, id.String()), quota: &s.quota, seat: in}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, artifact.DiskError(err)
 	}

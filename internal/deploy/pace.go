@@ -1,0 +1,63 @@
+package deploy
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/scafo/scafo"
+)
+
+// The floor of an upload's rate: within each paceWindow at least paceBytes arrive,
+// or the rest of the body. Without it a body that trickles would keep its place
+// until the deadline of the whole upload.
+const (
+	paceWindow = 30 * time.Second
+	paceRate   = 8 << 10 // bytes a second
+	paceBytes  = int64(paceRate * paceWindow / time.Second)
+)
+
+// paced reads a body that must keep its pace. It is used by one goroutine.
+type paced struct {
+	body io.Reader
+	// until bounds the reads of the body, where it has such bounds, at a time that is
+	// never behind the whole upload's deadline; zero is that deadline.
+	until func(t time.Time)
+
+	began time.Time // of this window; zero before the first read
+	got   int64     // in this window
+	slow  bool
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	if p.began.IsZero() {
+		p.next()
+	}
+	n, err := p.body.Read(b)
+	p.got += int64(n)
+	switch {
+	case err != nil:
+		if p.late() {
+			p.slow = !errors.Is(err, io.EOF)
+		}
+		p.until(time.Time{})
+	case p.got >= paceBytes:
+		p.next()
+	case p.late():
+		p.slow = true
+		return n, errSlow()
+	}
+	return n, err
+}
+
+func (p *paced) late() bool { return p.got < paceBytes && time.Since(p.began) >= paceWindow }
+
+// next begins a window.
+func (p *paced) next() {
+	p.began, p.got = time.Now(), 0
+	p.until(p.began.Add(paceWindow))
+}
+
+func errSlow() error {
+	return scafo.Errorf(scafo.CodeDeployTimeout, "the artifact arrives more slowly than %d KiB a second", paceRate>>10)
+}
