@@ -124,7 +124,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print one JSON object")
 	root.AddCommand(
 		newUp(g), newSail(), newInit(g), newDeploy(g), newStatus(g), newApps(g), newDomains(g), newDeploys(g), newLogs(g),
-		newOperators(g), newFreeze(g), newTrust(g), newHealth(g), newRoutes(g), newStorage(g),
+		newOperators(g), newFreeze(g), newTrust(g), newNodes(g, openConfigured), newHealth(g), newRoutes(g), newStorage(g),
 		newToken(g), newBucket(), newDoctor(g), newConfig(g), newOpenAPI(g), newVersion(g), newCompletion(root),
 	)
 	wrapArgs(root)

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/config"
-	"github.com/scafo/scafo/internal/node"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -152,22 +150,12 @@ func withTrust(c *cobra.Command, application string, do func(context.Context, *r
 	if _, err := scafo.ParseApplicationName(application); err != nil {
 		return usageError{err}
 	}
-	l, err := loadConfig(c, nil)
+	r, l, shut, err := openConfigured(c)
 	if err != nil {
 		return err
 	}
-	if err := wantStore(l); err != nil {
-		return err
-	}
-	store, err := openStore(c.Context(), l, node.Logger(config.Log{Level: "warn", Format: "text"}, os.Stderr))
-	if err != nil {
-		return err
-	}
-	defer store.close()
-	if _, err := store.registry.Fleet(c.Context()); err != nil {
-		return err
-	}
-	return do(c.Context(), store.registry, l)
+	defer shut()
+	return do(c.Context(), r, l)
 }
 
 // trustAnswer is what --json prints.

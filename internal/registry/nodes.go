@@ -37,8 +37,8 @@ func (r *Registry) RegisterNode(ctx context.Context, n scafo.Node) (scafo.Node, 
 		}
 		if d.Exists {
 			was := d.Value
-			if was.Removed != nil {
-				return scafo.Errorf(scafo.CodeReferenceHeld, "node %s was removed from the fleet by %s: scafo nodes admit lets it come back", n.ID, was.Removed.By)
+			if err := removed(was); err != nil {
+				return err
 			}
 			next.RegisteredAt, next.Drain = was.RegisteredAt, was.Drain
 			if was.Address == n.Address && was.Version == n.Version && was.PublicKey == n.PublicKey && maps.Equal(was.Labels, n.Labels) {

@@ -152,6 +152,10 @@ func TestCrashesBetweenRequests(t *testing.T) {
 			},
 		},
 		"register a node": {none, func(r *registry.Registry) error { _, err := r.RegisterNode(ctx, node("n1")); return err }},
+		"drain a node": {
+			func(r *registry.Registry) error { _, err := r.RegisterNode(ctx, node("n1")); return err },
+			func(r *registry.Registry) error { _, _, err := r.DrainNode(ctx, "n1", "op"); return err },
+		},
 		"create an application": {none, func(r *registry.Registry) error {
 			_, _, err := r.CreateApplication(ctx, "shop", "op", nil)
 			return err

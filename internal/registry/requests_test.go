@@ -30,6 +30,8 @@ func TestRequestsOfEachOperation(t *testing.T) {
 		{"operator", func() error { _, err := r.Operator(ctx, "root"); return err }, 1, 0, 0},
 		{"register", func() error { _, err := r.RegisterNode(ctx, node("n1")); return err }, 2, 3, 0},
 		{"register again", func() error { _, err := r.RegisterNode(ctx, node("n1")); return err }, 2, 0, 0},
+		{"drain", func() error { _, _, err := r.DrainNode(ctx, "n1", "op"); return err }, 1, 2, 0},
+		{"undrain", func() error { _, _, err := r.UndrainNode(ctx, "n1"); return err }, 1, 2, 0},
 		{"first heartbeat", func() error { return r.WriteHeartbeat(ctx, beat, true) }, 1, 2, 0},
 		{"renewed heartbeat", func() error { return r.WriteHeartbeat(ctx, beat, false) }, 0, 1, 0},
 		{"create", func() error { _, _, err := r.CreateApplication(ctx, "shop", "op", nil); return err }, 1, 2, 0},
