@@ -50,7 +50,7 @@ func openConfigured(c *cobra.Command) (*registry.Registry, *config.Loaded, func(
 func newNodes(g *globals, open openFleet) *cobra.Command {
 	nodes := &cobra.Command{Use: "nodes", Short: "Look at the fleet's machines, drain and remove them", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	f := nodesCommands{g, open}
-	nodes.AddCommand(f.list(), f.show(), f.drain(), f.undrain())
+	nodes.AddCommand(f.list(), f.show(), f.drain(), f.undrain(), f.remove(), f.admit())
 	return nodes
 }
 
@@ -146,6 +146,33 @@ func (f nodesCommands) undrain() *cobra.Command {
 	return f.one(c, func(ctx context.Context, w io.Writer, r *registry.Registry, n nodeView) error {
 		record, changed, err := r.UndrainNode(ctx, n.ID)
 		return f.decided(w, n, record, changed, err, "node %s takes its share again", "node %s was not told to drain")
+	})
+}
+
+func (f nodesCommands) remove() *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use: "remove NODE", Short: "Take a machine out of the fleet",
+		Long: "Take a machine out of the fleet: its tokens are refused within a minute, what it had runs elsewhere,\nand it does not come back by itself, also when it starts anew from an old disk. A machine that is up\nstops what it runs, and itself. Drain it first: one that still runs applications is only removed\nwith --force, since they would be away until they run elsewhere. A machine that is lost is removed\nonce it is silent. Its key of the bucket is not scafo's: revoke it where you made it.",
+	}
+	c.Flags().BoolVar(&force, "force", false, "remove a machine that still runs applications")
+	return f.one(c, func(ctx context.Context, w io.Writer, r *registry.Registry, n nodeView) error {
+		if !force && plan.Interrupts(n.State, n.beat) {
+			return scafo.Errorf(scafo.CodeReferenceHeld, "node %s still runs %s: drain it first (scafo nodes drain %s), or say --force", n.ID, n.names(), n.ID)
+		}
+		record, changed, err := r.RemoveNode(ctx, n.ID, nodesBy)
+		return f.decided(w, n, record, changed, err, "node %s is removed from the fleet", "node %s was removed already")
+	})
+}
+
+func (f nodesCommands) admit() *cobra.Command {
+	c := &cobra.Command{
+		Use: "admit NODE", Short: "Let a removed machine come back",
+		Long: "Let a machine come back that was removed, with the key that it had: its tokens count again, and it\ntakes its share once it is started.",
+	}
+	return f.one(c, func(ctx context.Context, w io.Writer, r *registry.Registry, n nodeView) error {
+		record, changed, err := r.AdmitNode(ctx, n.ID)
+		return f.decided(w, n, record, changed, err, "node %s may come back", "node %s was not removed")
 	})
 }
 

@@ -125,10 +125,46 @@ func TestNodesDrainAndUndrain(t *testing.T) {
 	}
 }
 
+func TestNodesRemoveAndAdmit(t *testing.T) {
+	f := newTestFleet(t)
+	f.join("n1", time.Second, nil, "shop")
+	_, err := f.nodes("remove", "n1")
+	if scafo.CodeOf(err) != scafo.CodeReferenceHeld || !strings.Contains(err.Error(), "shop") {
+		t.Errorf("a node that serves is removed: %v", err)
+	}
+	if n, err := f.registry.Node(t.Context(), "n1"); err != nil || n.Removed != nil {
+		t.Errorf("%+v %v", n, err)
+	}
+	if out := f.mustNodes("remove", "n1", "--force"); out != "node n1 is removed from the fleet\n" {
+		t.Error(out)
+	}
+	if out := f.mustNodes("remove", "n1"); out != "node n1 was removed already\n" {
+		t.Error(out)
+	}
+	if out := f.mustNodes("list"); !strings.Contains(out, "removed") {
+		t.Error(out)
+	}
+	for _, sub := range []string{"drain", "undrain"} {
+		if _, err := f.nodes(sub, "n1"); scafo.CodeOf(err) != scafo.CodeReferenceHeld {
+			t.Errorf("%s of a removed node: %v", sub, err)
+		}
+	}
+	out := object(t, f.mustNodes("admit", "n1", "--json"))
+	if n, _ := out["node"].(map[string]any); out["changed"] != true || n["state"] != "live" || n["removed"] != nil {
+		t.Errorf("%v", out)
+	}
+	// One that is lost needs no force.
+	f.join("n2", 24*time.Hour, nil, "shop")
+	f.mustNodes("remove", "n2")
+	if n, err := f.registry.Node(t.Context(), "n2"); err != nil || n.Removed == nil {
+		t.Errorf("%+v %v", n, err)
+	}
+}
+
 func TestNodesRefuse(t *testing.T) {
 	f := newTestFleet(t)
 	f.join("n1", time.Second, nil)
-	for _, sub := range []string{"show", "drain", "undrain"} {
+	for _, sub := range []string{"show", "drain", "undrain", "remove", "admit"} {
 		if _, err := f.nodes(sub, "n9"); scafo.CodeOf(err) != scafo.CodeNotFound {
 			t.Errorf("%s of an unknown node: %v", sub, err)
 		}

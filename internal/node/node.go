@@ -164,7 +164,7 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	if err := n.register(ctx); err != nil {
-		return err
+		return errors.Join(err, n.leaveRuntimes(ctx, err))
 	}
 	return n.assemble(ctx)
 }
@@ -379,9 +379,12 @@ func (n *Node) serve(ctx context.Context) error {
 	if n.o.Ready != nil {
 		n.o.Ready(n)
 	}
+	var out error
 	select {
 	case <-ctx.Done():
 	case <-failed.Done():
+	case <-n.loop.Removed():
+		out = errRemoved(n.ID)
 	case <-n.o.Handover:
 		h, err := n.keepSocket()
 		if err == nil {
@@ -392,7 +395,7 @@ func (n *Node) serve(ctx context.Context) error {
 		n.log.Error("the node cannot hand over; it stops", "cause", err)
 	}
 	n.stop(stopParts)
-	return g.Wait()
+	return errors.Join(g.Wait(), out)
 }
 
 // hurry is Options.Hurry, which never ends where there is none.

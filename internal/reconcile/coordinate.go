@@ -25,8 +25,8 @@ const (
 // those that differ from the ones in force.
 func (l *Loop) coordinate(ctx context.Context, v *view) error {
 	if h, ok := l.c.Lease.Last(); ok && !v.held {
-		if m, known := v.machine(h.Node); known && m.Draining {
-			l.c.Lease.HolderSuspect() // it says that it goes
+		if m, known := v.machine(h.Node); known && m.Draining || v.snap.Nodes[h.Node].Removed != nil {
+			l.c.Lease.HolderSuspect() // it says that it goes, or has to
 		}
 	}
 	if !v.held {

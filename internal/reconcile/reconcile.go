@@ -41,6 +41,7 @@ type Loop struct {
 	wake  chan struct{} // a pass is asked for
 	beat  chan struct{} // the heartbeat may have changed
 	reap  chan struct{} // the reaper should look
+	out   chan struct{} // closed when this node was removed from the fleet
 
 	// Only the goroutine of Run touches these.
 	set      []supervise.Want       // what the supervisor was last told
@@ -90,7 +91,7 @@ func New(c Config) (*Loop, error) {
 	now := time.Now()
 	l := &Loop{
 		c: c, log: c.Log,
-		wake: make(chan struct{}, 1), beat: make(chan struct{}, 1), reap: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), beat: make(chan struct{}, 1), reap: make(chan struct{}, 1), out: make(chan struct{}),
 		leaving: map[string]time.Time{}, problems: map[route.Problem]bool{},
 		decided: map[string]decision{}, seen: map[string]string{}, gone: map[string]time.Time{},
 		live:    plan.NewLiveness(c.Node, now, plan.DefaultLivenessTimes(c.Times.Heartbeat, c.Times.HeartbeatStale)),

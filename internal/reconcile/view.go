@@ -65,6 +65,7 @@ func (l *Loop) look() *view {
 	}
 	v.fleet = fleetOf(snap.Applications, v.placements, v.machines)
 	l.noteGone(v, now)
+	l.noteRemoved(snap.Nodes[l.c.Node])
 	return v
 }
 

@@ -1,0 +1,62 @@
+package reconcile
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A removed node hears of it and ends, the coordinator too; the others take over all
+// that it had, and it is admitted again.
+func TestARemovedNode(t *testing.T) {
+	for _, coordinates := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			defer w.end()
+			settled(t, w, 6, "a", "b", "c")
+			goes := w.coordinators()[0]
+			if !coordinates {
+				for _, id := range w.ids() {
+					if id != w.coordinators()[0] {
+						goes = id
+					}
+				}
+			}
+			n := w.node(goes)
+			select {
+			case <-n.loop.Removed():
+				t.Fatal("removed before it was")
+			default:
+			}
+			if _, changed, err := w.reg.RemoveNode(t.Context(), goes, "op"); err != nil || !changed {
+				t.Fatal(changed, err)
+			}
+			begin := time.Now()
+			<-n.loop.Removed()
+			// It hears of it with the next look at the bucket.
+			if took := time.Since(begin); took > 16*time.Second {
+				t.Errorf("it heard of it after %s", took)
+			}
+			if err := n.loop.Drain(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if left := n.sup.Statuses(); len(left) > 0 {
+				t.Errorf("it still runs %+v", left)
+			}
+			w.kill(goes)
+			var stay []string
+			for _, id := range []string{"a", "b", "c"} {
+				if id != goes {
+					stay = append(stay, id)
+				}
+			}
+			w.until(time.Minute, "another one coordinates", func() bool { return len(w.coordinators()) == 1 })
+			whole(t, w, 6, stay...)
+			if _, _, err := w.reg.AdmitNode(t.Context(), goes); err != nil {
+				t.Fatal(err)
+			}
+			w.start(goes)
+			w.until(3*time.Minute, "it takes its share again", func() bool { return len(w.node(goes).sup.Statuses()) == 2 })
+		})
+	}
+}
