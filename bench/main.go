@@ -35,10 +35,11 @@ type part struct {
 
 var parts = []part{
 	{"token", "verifying a token, against a bare Ed25519 verify", benchToken},
+	{"workload", "verifying a workload token, against a bare check of its signature", benchWorkload},
 	{"api", "GET /v1/applications/:name, against a handler that verifies one signature", benchAPI},
 	{"poll", "a poll of the routes that changed nothing, against a bare 304", benchPoll},
 	{"routes", "the routing document of 10,000 applications, against encoding/json", benchRoutes},
-	{"intake", "an artifact of 100 MB taken in, against copying and hashing it", benchIntake},
+	{"intake", "an artifact of 100 MB taken in, against copying and hashing it, and unpacked, against tar -x", benchIntake},
 	{"pack", "packing a folder, against tar", benchPack},
 	{"deploy", "hello, from the start of `scafo deploy` to the first answer, against a bare workerd", benchDeploy},
 	{"ingress", "a request through scafo-caddy, against the runtime and against plain Caddy", benchIngress},

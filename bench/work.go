@@ -28,6 +28,7 @@ const (
 	// routesBatch is how often each is done in a round.
 	routesBatch = 20
 	intakeGoal  = 1.25
+	unpackGoal  = 1.5
 	intakeSize  = 100_000_000
 	packFiles   = 2000
 	packBytes   = 16 << 10 // of each
@@ -98,8 +99,12 @@ func benchRoutes(_ context.Context, b *bench) error {
 }
 
 // benchIntake takes an artifact of 100 MB in, in turns with copying and hashing the
-// same file.
+// same file, and unpacks it, in turns with `tar -x`.
 func benchIntake(ctx context.Context, b *bench) error {
+	tar, err := exec.LookPath("tar")
+	if err != nil {
+		return err
+	}
 	dir, err := b.sub("intake")
 	if err != nil {
 		return err
@@ -110,7 +115,7 @@ func benchIntake(ctx context.Context, b *bench) error {
 	}
 	defer os.Remove(from)
 	limits := artifact.Limits{Bytes: 2 * intakeSize, Entries: 1000}
-	var whole, base, unpack []time.Duration
+	var whole, base, unpack, untar []time.Duration
 	for range b.rounds {
 		t, err := timedCopy(from, filepath.Join(dir, "received"), func(dst *os.File, src io.Reader) error {
 			_, err := artifact.Receive(ctx, dst, src, limits)
@@ -130,10 +135,14 @@ func benchIntake(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		whole, base, unpack = append(whole, t), append(base, z), append(unpack, u)
+		x, err := timedUntar(ctx, tar, from, filepath.Join(dir, "tree"))
+		if err != nil {
+			return err
+		}
+		whole, base, unpack, untar = append(whole, t), append(base, z), append(unpack, u), append(untar, x)
 	}
 	b.ratio("100 MB received and hashed, against copying and hashing the same file", ms(median(whole)), ms(median(base)), median(ratios(whole, base)), intakeGoal)
-	b.number("· unpacking them", ms(median(unpack)))
+	b.ratio("100 MB unpacked, against `tar -x`", ms(median(unpack)), ms(median(untar)), median(ratios(unpack, untar)), unpackGoal)
 	return nil
 }
 
@@ -174,6 +183,16 @@ func timedUnpack(ctx context.Context, from, to string, l artifact.Limits) (time.
 	}
 	began := time.Now()
 	_, err = artifact.Unpack(ctx, src, to, l)
+	took := time.Since(began)
+	return took, errors.Join(err, os.RemoveAll(to))
+}
+
+func timedUntar(ctx context.Context, tar, from, to string) (time.Duration, error) {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	err := exec.CommandContext(ctx, tar, "-x", "-f", from, "-C", to).Run()
 	took := time.Since(began)
 	return took, errors.Join(err, os.RemoveAll(to))
 }

@@ -11,8 +11,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -137,36 +137,86 @@ func parseObject(b []byte) (object, error) {
 	if !json.Valid(b) {
 		return nil, errObject
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+	// From here on the text is known to be one JSON value: what follows takes it
+	// apart, and never looks behind its end.
+	at := skipSpace(b, 0)
+	if b[at] != '{' {
 		return nil, errObject
 	}
-	o, folded := object{}, map[string]bool{}
-	for d.More() {
-		t, err := d.Token()
-		name, ok := t.(string)
-		if err != nil || !ok || len(o) == maxMembers || folded[strings.ToLower(name)] {
+	o, folded := object{}, make([]string, 0, 16)
+	for at = skipSpace(b, at+1); b[at] != '}'; {
+		end := valueEnd(b, at)
+		name, ok := text(b[at:end])
+		lower := strings.ToLower(name)
+		if !ok || len(o) == maxMembers || slices.Contains(folded, lower) {
 			return nil, errObject
 		}
-		folded[strings.ToLower(name)] = true
 		// A name that differs from a known one by case alone is a trap set for some
 		// other reader.
-		if lower := strings.ToLower(name); lower != name && known[lower] {
+		if lower != name && known[lower] {
 			return nil, errObject
 		}
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
-			return nil, errObject
+		folded = append(folded, lower)
+		at = skipSpace(b, skipSpace(b, end)+1) // behind the colon
+		end = valueEnd(b, at)
+		o[name] = b[at:end:end]
+		if at = skipSpace(b, end); b[at] == ',' {
+			at = skipSpace(b, at+1)
 		}
-		o[name] = raw
-	}
-	if _, err := d.Token(); err != nil {
-		return nil, errObject
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errObject
 	}
 	return o, nil
+}
+
+// skipSpace is where the first byte at or behind at is that is no white space.
+func skipSpace(b []byte, at int) int {
+	for at < len(b) && (b[at] == ' ' || b[at] == '\t' || b[at] == '\r' || b[at] == '\n') {
+		at++
+	}
+	return at
+}
+
+// valueEnd is where the value that begins at at ends, in valid JSON.
+func valueEnd(b []byte, at int) int {
+	depth := 0
+	for ; at < len(b); at++ {
+		switch b[at] {
+		case '"':
+			for at++; at < len(b) && b[at] != '"'; at++ {
+				if b[at] == '\\' {
+					at++
+				}
+			}
+			if depth == 0 {
+				return at + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 { // behind a number, or a literal
+				return at
+			}
+			if depth--; depth == 0 {
+				return at + 1
+			}
+		case ',', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return at
+			}
+		}
+	}
+	return at
+}
+
+// text is a JSON value that is a string.
+func text(raw []byte) (string, bool) {
+	if n := len(raw); n >= 2 && raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : n-1]), true // valid JSON without an escape is what it says
+	}
+	var s *string
+	if json.Unmarshal(raw, &s) != nil || s == nil {
+		return "", false
+	}
+	return *s, true
 }
 
 // known are the names that have a meaning to readers of JWS and JWT.
@@ -176,13 +226,7 @@ var known = map[string]bool{
 }
 
 // text is the value of a member that is a string.
-func (o object) text(name string) (string, bool) {
-	var s *string
-	if json.Unmarshal(o[name], &s) != nil || s == nil {
-		return "", false
-	}
-	return *s, true
-}
+func (o object) text(name string) (string, bool) { return text(o[name]) }
 
 // date is a NumericDate: seconds, maybe with a fraction (RFC 7519, section 2).
 func (o object) date(name string) (float64, bool) {
