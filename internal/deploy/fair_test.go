@@ -3,6 +3,9 @@ package deploy
 import (
 	"bytes"
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -173,7 +176,7 @@ func TestPace(t *testing.T) {
 func TestPaceOfTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bounds []time.Time
-		p := &paced{body: bytes.NewReader([]byte("abc")), until: func(at time.Time) { bounds = append(bounds, at) }}
+		p := &paced{body: bytes.NewReader([]byte("abc")), window: paceWindow, until: func(at time.Time) { bounds = append(bounds, at) }}
 		b := make([]byte, 8)
 		if n, err := p.Read(b); n != 3 || err != nil {
 			t.Fatalf("%d, %v", n, err)
@@ -186,4 +189,75 @@ func TestPaceOfTheRest(t *testing.T) {
 			t.Errorf("bounds were set to %v", bounds)
 		}
 	})
+}
+
+// connection is the body of a request as the API hands it over.
+type connection struct {
+	io.Reader
+	*http.ResponseController
+}
+
+// trickle is a body of which a byte comes now and then, until the test has ended.
+type trickle struct{ end <-chan struct{} }
+
+func (r trickle) Read(b []byte) (int, error) {
+	select {
+	case <-r.end:
+		return 0, io.ErrUnexpectedEOF
+	case <-time.After(20 * time.Millisecond):
+		b[0] = 'x'
+		return 1, nil
+	}
+}
+
+// Over a real connection, whose server ends the request's context when a read ends
+// at its deadline: each of the two bounds says what it is, and a connection whose
+// upload was in time is of use afterwards.
+func TestPaceOfAConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		pace, receive time.Duration
+		says          string
+	}{
+		"floor":    {200 * time.Millisecond, time.Minute, "8 KiB a second"},
+		"deadline": {time.Minute, time.Second, "did not arrive within"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			n := w.start("a", limited(func(l *Limits) { l.Receive = c.receive }))
+			n.pace = c.pace
+			n.run()
+			defer n.stop()
+			refused := make(chan error, 3)
+			srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				_, err := n.Accept(r.Context(), Request{Application: "shop", Caller: "op", Body: connection{r.Body, http.NewResponseController(rw)}})
+				refused <- err
+			}))
+			defer srv.Close()
+			post := func(body io.Reader) error {
+				t.Helper()
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL, body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res, err := srv.Client().Do(r); err == nil {
+					_ = res.Body.Close()
+				}
+				return <-refused
+			}
+			for range 2 {
+				if err := post(bytes.NewReader(project(t, "v1"))); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(300 * time.Millisecond) // longer than the window of what is over
+			}
+			end := make(chan struct{})
+			if err := post(trickle{end}); scafo.CodeOf(err) != scafo.CodeDeployTimeout || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want it to say %q", err, c.says)
+			}
+			close(end)
+			n.idle()
+			w.check(n)
+		})
+	}
 }

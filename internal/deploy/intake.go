@@ -35,7 +35,10 @@ func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, er
 	}
 	status, err := s.acceptFor(ctx, r, doc)
 	if created && err != nil {
-		// There is no deploy that tells of the new application.
+		// There is no deploy that tells of the new application, and maybe nobody who
+		// waits for the answer.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptTime)
+		defer cancel()
 		told := s.c.Registry.Announce(ctx, registry.ApplicationKey(r.Application))
 		if told != nil {
 			s.log.Warn("an application could not be announced yet", "application", r.Application, "cause", told)
@@ -260,12 +263,16 @@ func (s *Service) receive(ctx context.Context, body io.Reader, j *job) (artifact
 	}
 	ctx, until, done := s.bounded(ctx, body)
 	defer done()
-	pace := &paced{body: body, until: until}
+	pace := &paced{body: body, until: until, window: s.pace}
 	received, err := s.stage(ctx, pace, j)
-	if err != nil && pace.slow && ctx.Err() == nil {
+	// A server ends the request's context as well when a read of its connection ends
+	// at its deadline, so the context does not say what came first.
+	last, _ := ctx.Deadline()
+	over := !time.Now().Before(last)
+	switch ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled); {
+	case err != nil && pace.slow && !over:
 		return received, errSlow()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	case ended && over:
 		return received, scafo.Wrap(err, scafo.CodeDeployTimeout, "the artifact did not arrive within %d seconds", int(s.c.Limits.Receive/time.Second))
 	}
 	return received, err

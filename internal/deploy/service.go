@@ -117,6 +117,7 @@ type Service struct {
 	admitted chan struct{} // a token each deploy between its intake and the end of its publishing
 	workers  chan struct{} // a token each deploy that publishes
 	fair     *fair
+	pace     time.Duration // paceWindow; tests do not wait that long
 
 	begun chan struct{} // closed once unfinished deploys of an earlier life are in active
 
@@ -145,6 +146,7 @@ func New(c Config) (*Service, error) {
 		jobs:     make(chan *job, most),
 		admitted: make(chan struct{}, most),
 		workers:  make(chan struct{}, c.Limits.Concurrency),
+		pace:     paceWindow,
 		fair:     &fair{places: most, bytes: c.Limits.StagedBytes, held: map[party]holding{}},
 		begun:    make(chan struct{}),
 		active:   map[string]*job{},
