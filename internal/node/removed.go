@@ -11,7 +11,7 @@ import (
 
 // errRemoved is how a node ends that was removed while it ran.
 func errRemoved(id string) error {
-	return scafo.Wrap(registry.ErrRemoved, scafo.CodeReferenceHeld, "node %s has drained and stops: scafo nodes admit lets it come back", id)
+	return scafo.Wrap(registry.ErrRemoved, scafo.CodeReferenceHeld, "node %s was removed from the fleet; it has drained and stops: scafo nodes admit lets it come back", id)
 }
 
 // leaveRuntimes ends what runs here of an earlier life when refused says that the
@@ -33,13 +33,8 @@ func (n *Node) leaveRuntimes(ctx context.Context, refused error) error {
 		return nil
 	}
 	n.log.Warn("this node was removed from the fleet; what still runs here is stopped", "event", "node.removed", "processes", left)
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(running) }()
-	err = s.StopAll(n.hurry())
-	stop()
-	if ran := <-ended; !errors.Is(ran, context.Canceled) {
-		err = errors.Join(err, ran)
+	if err := s.End(n.hurry()); err != nil {
+		return fmt.Errorf("applications that still run here cannot be ended: %w", err)
 	}
-	return err
+	return nil
 }

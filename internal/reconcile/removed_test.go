@@ -32,7 +32,11 @@ func TestARemovedNode(t *testing.T) {
 				t.Fatal(changed, err)
 			}
 			begin := time.Now()
-			<-n.loop.Removed()
+			select {
+			case <-n.loop.Removed():
+			case <-time.After(time.Minute):
+				t.Fatal("it never hears of it")
+			}
 			// It hears of it with the next look at the bucket.
 			if took := time.Since(begin); took > 16*time.Second {
 				t.Errorf("it heard of it after %s", took)

@@ -245,9 +245,32 @@ func (s *Supervisor) forget(p *process) {
 func (s *Supervisor) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	s.finish()
+	return nil
+}
+
+// End stops what [Supervisor.TakeOver] found, in place of Run, as StopAll does.
+func (s *Supervisor) End(ctx context.Context) error {
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if err := s.begin(running); err != nil {
+		return err
+	}
+	err := s.StopAll(ctx)
+	cancel()
+	s.finish()
+	return err
+}
+
+// begin makes the processes act until ctx ends.
+func (s *Supervisor) begin(ctx context.Context) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.running != nil {
-		s.mu.Unlock()
 		return fmt.Errorf("supervise: Run was called twice")
 	}
 	s.running = ctx
@@ -255,9 +278,12 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	for _, p := range s.procs {
 		s.startLocked(p)
 	}
-	s.mu.Unlock()
 	s.group.Go(func() { s.watch.run(ctx) })
-	<-ctx.Done()
+	return nil
+}
+
+// finish waits, once the context of begin has ended, until nothing acts any more.
+func (s *Supervisor) finish() {
 	s.mu.Lock()
 	s.running = nil
 	s.wanted = nil
@@ -266,7 +292,6 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if s.cfg.Logs != nil {
 		s.cfg.Logs.Close()
 	}
-	return nil
 }
 
 // Reload makes the process of that uid look at its pointer now and tells what it

@@ -321,6 +321,35 @@ func TestTakeOverEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// A daemon that is not to run ends what an earlier one left, and starts nothing.
+func TestEndOfWhatIsLeft(t *testing.T) {
+	w := newWorld(t)
+	w.script("counter", script{Pointer: v1})
+	d := w.daemon("counter")
+	st := d.until(t, "counter", "ready", ready(v1))
+	d.kill()
+	s, err := New(w.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.TakeOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.End(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if alivePID(st.PID) || len(s.Statuses()) != 0 {
+		t.Errorf("it still runs: %+v", s.Statuses())
+	}
+	// It was told to drain, so that the next start waits for nothing.
+	next, stop := w.supervise()
+	next.Set([]Want{{Application: "counter", UID: "u-counter", Version: v1}})
+	until(t, next, "counter", "ready", ready(v1))
+	next.Set(nil)
+	waitFor(t, "its end", func() bool { return len(next.Statuses()) == 0 })
+	stop()
+}
+
 // A process that was taken over is nobody's child: its exit code is never seen.
 // One that drained when it was told to makes the next start wait for nothing.
 func TestATakenOverProcessThatDrainedLeavesNoWait(t *testing.T) {
