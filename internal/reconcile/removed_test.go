@@ -64,3 +64,44 @@ func TestARemovedNode(t *testing.T) {
 		})
 	}
 }
+
+// A removed node that cannot hear of it, and that the others reach, counts for nothing.
+func TestARemovedNodeThatDoesNotHear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		settled(t, w, 6, "a", "b", "c")
+		goes := "a"
+		if w.coordinators()[0] == goes {
+			goes = "b"
+		}
+		n := w.node(goes)
+		n.bucket.SetDown(true)
+		if _, _, err := w.reg.RemoveNode(t.Context(), goes, "op"); err != nil {
+			t.Fatal(err)
+		}
+		w.until(30*time.Second, "the others serve everything, and route nothing to it", func() bool {
+			for _, id := range w.ids() {
+				if id == goes {
+					continue
+				}
+				routes := w.node(id).routes()
+				if len(routes) != 6 {
+					return false
+				}
+				for _, nodes := range routes {
+					if len(nodes) != 1 || nodes[0] == goes {
+						return false
+					}
+				}
+			}
+			return true
+		})
+		n.bucket.SetDown(false)
+		select {
+		case <-n.loop.Removed():
+		case <-time.After(time.Minute):
+			t.Fatal("it never hears of it")
+		}
+	})
+}
