@@ -131,7 +131,11 @@ func (d *deployRun) address(ctx context.Context, s scafo.DeployStatus) string {
 	}
 	at := d.knownAddress(ctx, s.Application)
 	if len(ready) == 0 {
-		d.progress.note("no node runs it at the moment: scafo status says why")
+		if a, err := d.client.Application(ctx, s.Application); err == nil && a.Retired != nil {
+			d.progress.note(s.Application + " is retired, and no node runs it: scafo apps unretire " + s.Application + " brings it back")
+		} else {
+			d.progress.note("no node runs it at the moment: scafo status says why")
+		}
 		return at
 	}
 	if at != "" {

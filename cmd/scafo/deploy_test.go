@@ -37,6 +37,7 @@ type fakeNode struct {
 	intake  []error              // nil accepts
 	polls   []any                // a scafo.DeployStatus or an error
 	domains []scafo.Domain       // of the application
+	retired *scafo.Stamp         // the application is
 	mu      sync.Mutex           // guards all below
 	tokens  map[string]bool      // their ids
 	names   []string             // of the applications, in the order of their deploys
@@ -56,7 +57,7 @@ func newFakeNode(t *testing.T) *fakeNode {
 	mux.HandleFunc("POST /v1/applications/{name}/deploys", n.deploy)
 	mux.HandleFunc("GET /v1/deploys/{id}", n.poll)
 	mux.HandleFunc("GET /v1/applications/{name}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, 200, map[string]any{"application": scafo.Application{Name: r.PathValue("name"), Replicas: scafo.Replicas{Count: 1}, Domains: n.domains}})
+		answer(w, 200, map[string]any{"application": scafo.Application{Name: r.PathValue("name"), Replicas: scafo.Replicas{Count: 1}, Domains: n.domains, Retired: n.retired}})
 	})
 	n.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
@@ -378,6 +379,10 @@ func TestDeployWithoutAnAddress(t *testing.T) {
 	out, errs, err := scafoFor(t, fleet, "deploy", helloFolder(t))
 	if err != nil || out != "https://shop.example.com\n" || !strings.Contains(errs, "no node runs it at the moment") {
 		t.Errorf("nobody runs it: %v, output %q %q", err, out, errs)
+	}
+	n.retired = &scafo.Stamp{}
+	if _, errs, err = scafoFor(t, fleet, "deploy", helloFolder(t)); err != nil || !strings.Contains(errs, "hello is retired") || !strings.Contains(errs, "scafo apps unretire hello") {
+		t.Errorf("it is retired: %v, %q", err, errs)
 	}
 }
 
