@@ -46,7 +46,7 @@ func (g *globals) target() (profile.Fleet, error) {
 		return f, err
 	}
 	if len(f.Nodes) == 0 {
-		f.Nodes, f.Workers, f.ID = known.Nodes, known.Workers, known.ID
+		f.Nodes, f.Workers, f.ID, f.State = known.Nodes, known.Workers, known.ID, known.State
 	}
 	if f.Key == "" {
 		f.Key = known.Key

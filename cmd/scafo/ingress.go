@@ -14,6 +14,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/client"
+	"github.com/scafo/scafo/internal/node"
 )
 
 // ingressTarget is whose routes and storage a command asks for.
@@ -25,19 +26,24 @@ type ingressTarget struct {
 func (i *ingressTarget) add(c *cobra.Command) {
 	c.Flags().StringVar(&i.g.fleet, "fleet", "", "fleet of the profile (default: the one of the last init or up)")
 	c.Flags().StringArrayVar(&i.g.nodes, "node", nil, "base URL of a node's API, repeatable (default: the profile's)")
-	c.Flags().StringVar(&i.tokenFile, "ingress-token-file", "", "file with the ingress token, as it lies in a node's state directory (default: SCAFO_INGRESS_TOKEN)")
+	c.Flags().StringVar(&i.tokenFile, "ingress-token-file", "", "file with the ingress token, as it lies in a node's state directory (default: SCAFO_INGRESS_TOKEN, else that of the node that the profile knows on this machine)")
 }
 
-// token is the file's first line, or the first of the tokens of SCAFO_INGRESS_TOKEN.
+// token is the file's first line, or the first of the tokens of SCAFO_INGRESS_TOKEN,
+// or else the one of the node on this machine, if its fleet is the one that is asked.
 func (i *ingressTarget) token() (string, error) {
 	text, from := os.Getenv("SCAFO_INGRESS_TOKEN"), "SCAFO_INGRESS_TOKEN"
-	if i.tokenFile != "" {
-		b, err := os.ReadFile(i.tokenFile)
+	file := i.tokenFile
+	if file == "" && text == "" && len(i.g.nodes) == 0 {
+		file = i.g.localIngressToken()
+	}
+	if file != "" {
+		b, err := os.ReadFile(file)
 		if err != nil {
 			return "", fmt.Errorf("the ingress token: %w", err)
 		}
 		text, _, _ = strings.Cut(string(b), "\n")
-		from = i.tokenFile
+		from = file
 	} else {
 		text, _, _ = strings.Cut(text, ",")
 	}
@@ -45,6 +51,20 @@ func (i *ingressTarget) token() (string, error) {
 		return "", usagef("no ingress token in %s: give --ingress-token-file, or set SCAFO_INGRESS_TOKEN", from)
 	}
 	return text, nil
+}
+
+// localIngressToken is the file with the token of the profile's node on this machine;
+// empty where there is none.
+func (g *globals) localIngressToken() string {
+	f, err := g.target()
+	if err != nil || f.State == "" {
+		return ""
+	}
+	path := node.IngressTokenFile(f.State)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
 }
 
 // with calls f with a client that has the ingress token.

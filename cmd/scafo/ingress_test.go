@@ -15,7 +15,9 @@ import (
 	"github.com/scafo/scafo/internal/api"
 	"github.com/scafo/scafo/internal/auth"
 	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/node"
 	"github.com/scafo/scafo/internal/openapitest"
+	"github.com/scafo/scafo/internal/profile"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/storage"
 )
@@ -72,6 +74,30 @@ func run(t *testing.T, stdin string, args ...string) (string, error) {
 	root.SetArgs(args)
 	err := root.ExecuteContext(t.Context())
 	return out.String(), err
+}
+
+// Where this user ran the node, its token is at hand; it goes to that node alone.
+func TestTheIngressTokenOfThisMachine(t *testing.T) {
+	t.Setenv("SCAFO_INGRESS_TOKEN", "")
+	url, state := ingressNode(t, true), t.TempDir()
+	fleet := profile.Fleet{Nodes: []string{url}, State: state}
+	var u usageError
+	if _, _, err := scafoFor(t, fleet, "routes"); !errors.As(err, &u) {
+		t.Errorf("there is no token: %v", err)
+	}
+	if err := os.WriteFile(node.IngressTokenFile(state), []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := scafoFor(t, fleet, "routes"); err != nil || !strings.Contains(out, "shop.apps.test") {
+		t.Errorf("%v %q", err, out)
+	}
+	if _, _, err := scafoFor(t, fleet, "routes", "--node", url); !errors.As(err, &u) {
+		t.Errorf("it was sent elsewhere: %v", err)
+	}
+	t.Setenv("SCAFO_INGRESS_TOKEN", "wrong")
+	if _, _, err := scafoFor(t, fleet, "routes"); scafo.CodeOf(err) != scafo.CodeAuthInvalid {
+		t.Errorf("the environment's does not come first: %v", err)
+	}
 }
 
 func TestStorageCommands(t *testing.T) {

@@ -140,6 +140,11 @@ func wantStore(l *config.Loaded) error {
 	if l.Bucket.URL != "" {
 		return nil
 	}
+	state, err := stateOf(l, "")
+	if err != nil {
+		return err
+	}
+	l.Node.State = state
 	if _, err := os.Stat(filepath.Join(l.Node.State, "bucket")); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no bucket is configured, and the state directory %s has none: give --bucket-url, or --node-state as the node has it", l.Node.State)
 	}

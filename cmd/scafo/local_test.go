@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/scafo/scafo/internal/config"
+	"github.com/scafo/scafo/internal/profile"
 )
 
 // A command that looks into a bucket makes none.
@@ -22,6 +23,23 @@ func TestDeploysListMakesNoStore(t *testing.T) {
 	}
 	if _, err := os.Stat(state); !os.IsNotExist(err) {
 		t.Errorf("the state directory was made: %v", err)
+	}
+}
+
+// What looks into the embedded bucket of a machine looks into the one of the node that
+// the profile knows, wherever `scafo up` was told to keep it, and not into another's.
+func TestTheBucketIsTheProfiles(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "kept")
+	for _, args := range [][]string{{"deploys", "list", "shop"}, {"trust", "show", "shop"}} {
+		_, _, err := scafoFor(t, profile.Fleet{Nodes: []string{"http://127.0.0.1:1"}, State: state}, args...)
+		if err == nil || !strings.Contains(err.Error(), state) {
+			t.Errorf("%v: %v", args, err)
+		}
+		other := filepath.Join(t.TempDir(), "other")
+		_, _, err = scafoFor(t, profile.Fleet{Nodes: []string{"http://127.0.0.1:1"}, State: state}, append(args, "--node-state", other)...)
+		if err == nil || !strings.Contains(err.Error(), other) {
+			t.Errorf("%v with a state directory of its own: %v", args, err)
+		}
 	}
 }
 

@@ -75,6 +75,12 @@ func logState(c *cobra.Command, flag, fleet string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return stateOf(l, fleet)
+}
+
+// stateOf is the state directory of the node on this machine: a configured one, the
+// profile's, or the default.
+func stateOf(l *config.Loaded, fleet string) (string, error) {
 	switch l.Origins["node.state"] {
 	case config.OriginFlag, config.OriginEnv, config.OriginFile:
 		return l.Node.State, nil
