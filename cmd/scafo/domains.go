@@ -19,6 +19,9 @@ func newDomains(g *globals) *cobra.Command {
 		Use: "add NAME HOST", Short: "Have an application answer on a host", Args: cobra.ExactArgs(2),
 		Long: "Have an application answer on a host. The host's DNS must lead to the fleet's ingress, which then\ngets a certificate for it. An application has at most 64 domains, and a host belongs to one\napplication. Adding one twice changes nothing.",
 		RunE: func(c *cobra.Command, args []string) error {
+			if host, ok := strings.CutPrefix(args[1], "*."); ok {
+				return usagef("a host with its subdomains is given without the star: scafo domains add %s %s --wildcard", args[0], host)
+			}
 			return g.domain(c, args, func(ctx context.Context, cl *client.Client, name, host string) (client.DomainAnswer, error) {
 				return cl.ClaimDomain(ctx, name, host, wildcard)
 			}, showClaim)

@@ -51,6 +51,9 @@ func TestDomainsCommands(t *testing.T) {
 	f.wantUsage("domains", "add", "shop")
 	f.wantUsage("domains", "add", "Not A Name", "shop.example")
 	f.wantUsage("domains", "add", "shop", "*.shop.example")
+	if _, err := f.scafo(f.key, "domains", "add", "shop", "*.shop.example"); !strings.Contains(explain(err), "scafo domains add shop shop.example --wildcard") {
+		t.Errorf("%v", err)
+	}
 	f.wantUsage("domains", "remove", "shop", "bücher.example")
 	f.wantUsage("domains", "list", "shop", "blog")
 }
