@@ -64,7 +64,7 @@ type authority struct {
 	issued    *x509.CertPool // what its certificates lead to
 }
 
-func startAuthority(t testing.TB, httpPort, httpsPort int) *authority {
+func startAuthority(t testing.TB, httpPort, httpsPort int, validity time.Duration) *authority {
 	t.Helper()
 	dir := t.TempDir()
 	api, management, dns := freePort(t), freePort(t), freePort(t)
@@ -76,7 +76,7 @@ func startAuthority(t testing.TB, httpPort, httpsPort int) *authority {
 		"certificate": certificate, "privateKey": key, "httpPort": httpPort, "tlsPort": httpsPort, "keyAlgorithm": "ecdsa",
 		"retryAfter": map[string]int{"authz": 1, "order": 1},
 		// With several of them it picks one by chance.
-		"profiles": map[string]any{"default": map[string]any{"description": "the only one", "validityPeriod": 7776000}},
+		"profiles": map[string]any{"default": map[string]any{"description": "the only one", "validityPeriod": int(validity.Seconds())}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func startAuthority(t testing.TB, httpPort, httpsPort int) *authority {
 	// Every name leads to this machine.
 	start(t, nil, pebbleProgram(t, "pebble-challtestsrv"), "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", "",
 		"-dnsserver", fmt.Sprintf("127.0.0.1:%d", dns), "-management", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
-	a.program = start(t, []string{"PEBBLE_WFE_NONCEREJECT=30", "PEBBLE_VA_NOSLEEP=1"}, pebbleProgram(t, "pebble"),
+	a.program = start(t, []string{"PEBBLE_WFE_NONCEREJECT=30", "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0"}, pebbleProgram(t, "pebble"),
 		"-strict", "-config", config, "-dnsserver", fmt.Sprintf("127.0.0.1:%d", dns))
 	own := x509.NewCertPool()
 	own.AppendCertsFromPEM(readFile(t, a.rootFile))
@@ -157,6 +157,12 @@ func selfSigned(t testing.TB, dir, certificate string) (cert, key string) {
 
 // orders is how many certificates were ordered so far.
 func (a *authority) orders() int { return strings.Count(a.out.String(), "Added order ") }
+
+// validations is how often it asked for a proof that a host is the ingress's, which it
+// does at least once for each order.
+func (a *authority) validations(host string) int {
+	return strings.Count(a.out.String(), fmt.Sprintf("Value:%q", host))
+}
 
 // ordered holds the number of orders to what it should be.
 func (a *authority) ordered(t testing.TB, after string, n int) {
@@ -317,7 +323,7 @@ func TestCertificatesOfAnAuthority(t *testing.T) {
 	b := &secureIngress{t: t, c: c, name: "the second ingress", http: freePort(t), https: freePort(t)}
 	c.requestClient = &http.Client{Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	t.Cleanup(c.requestClient.CloseIdleConnections)
-	acme := startAuthority(t, a.http, a.https)
+	acme := startAuthority(t, a.http, a.https, 90*24*time.Hour)
 	a.a, b.a = acme, acme
 	a.begin()
 	b.begin()
@@ -462,5 +468,63 @@ func withoutAuthority(t *testing.T, a, b *secureIngress, first *x509.Certificate
 	giveUp()
 	if err := <-waits; err == nil {
 		t.Error("a certificate without an authority")
+	}
+}
+
+// What is due is renewed in a handshake; for an application that was blocked or retired,
+// and for a released host, nothing is ordered any more.
+func TestRenewalsFromAnAuthority(t *testing.T) {
+	c := newCluster(t, 1)
+	c.requestClient = &http.Client{Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	t.Cleanup(c.requestClient.CloseIdleConnections)
+	i := &secureIngress{t: t, c: c, name: "the ingress", http: freePort(t), https: freePort(t)}
+	// The authority asks for a renewal at a moment within the certificate's life, and Caddy
+	// renews ten minutes before it: at once.
+	i.a = startAuthority(t, i.http, i.https, 5*time.Minute)
+	i.begin()
+	for _, name := range []string{"shop", "blocked", "retired"} {
+		c.deploy(worker(t, name, `export default { fetch() { return new Response("`+name+`") } }`))
+		c.must("domains", "add", name, name+".example")
+	}
+	c.must("domains", "add", "shop", "gone.example")
+	hosts := []string{"shop.example", "blocked.example", "retired.example", "gone.example"}
+	first := map[string]*x509.Certificate{}
+	for _, host := range hosts {
+		i.knows(host, http.StatusPermanentRedirect)
+		first[host] = i.served(host)
+	}
+	renewed := func(host string, from *x509.Certificate) (to *x509.Certificate) {
+		t.Helper()
+		eventually(t, host+" has a new certificate", func() error {
+			if to = i.served(host); to.Equal(from) {
+				return errors.New("it has the old one")
+			}
+			return nil
+		})
+		return to
+	}
+	second := renewed("shop.example", first["shop.example"])
+	c.must("apps", "block", "blocked")
+	c.must("apps", "retire", "retired")
+	c.must("domains", "remove", "shop", "gone.example")
+	before := map[string]int{}
+	for _, host := range hosts[1:] {
+		i.knows(host, http.StatusNotFound)
+		eventually(t, host+" is refused", func() error {
+			if _, err := i.shake(host); err == nil {
+				return errors.New("it has a certificate")
+			}
+			return nil
+		})
+		if before[host] = i.a.validations(host); before[host] == 0 {
+			t.Errorf("%s was never validated", host)
+		}
+	}
+	i.refused(hosts[1:]...)
+	renewed("shop.example", second)
+	for _, host := range hosts[1:] {
+		if n := i.a.validations(host); n != before[host] {
+			t.Errorf("%s: validated %d times after it went", host, n-before[host])
+		}
 	}
 }
