@@ -77,10 +77,29 @@ func TestARemovedNodeThatDoesNotHear(t *testing.T) {
 		}
 		n := w.node(goes)
 		n.bucket.SetDown(true)
+		time.Sleep(time.Minute) // it answers the others, and so it lives
+		whole(t, w, 6, w.ids()...)
+		if len(n.sup.Statuses()) != 2 {
+			t.Fatalf("it has lost what it runs\n%s", w.dump())
+		}
+		routed := 0
+		for _, nodes := range w.node("c").routes() {
+			if nodes[0] == goes {
+				routed++
+			}
+		}
+		if routed != 2 {
+			t.Fatalf("it has lost its routes\n%s", w.dump())
+		}
 		if _, _, err := w.reg.RemoveNode(t.Context(), goes, "op"); err != nil {
 			t.Fatal(err)
 		}
-		w.until(30*time.Second, "the others serve everything, and route nothing to it", func() bool {
+		coordinator := w.node(w.coordinators()[0])
+		w.until(30*time.Second, "the coordinator hears of it", func() bool {
+			return coordinator.loop.Snapshot().Nodes[goes].Removed != nil
+		})
+		// At once: nobody waits until it counts as gone.
+		w.until(5*time.Second, "the others serve everything, and route nothing to it", func() bool {
 			for _, id := range w.ids() {
 				if id == goes {
 					continue
