@@ -76,8 +76,12 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	r.Header.Del("Forwarded")
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		// An application may answer while it still reads. Where that cannot be had, its
-		// answer waits for the request.
-		_ = http.NewResponseController(w).EnableFullDuplex()
+		// answer waits for the request. The connection of one that answers before it has
+		// read all ends with the answer: net/http, which then reads the rest itself, would
+		// read the next request while it still watches the connection, and panic.
+		if err := http.NewResponseController(w).EnableFullDuplex(); err == nil && !holdsBack(r) {
+			w = holding(w, r)
+		}
 	}
 	// An answer without a type has none: net/http would guess one.
 	w.Header()["Content-Type"] = nil

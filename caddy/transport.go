@@ -64,7 +64,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var sent *view
 	if req.Body != nil && req.Body != http.NoBody {
 		if a.body == nil {
-			a.body = &replay{source: req.Body}
+			a.body = replayOf(req.Body)
 		}
 		var err error
 		if sent, err = a.body.start(); err != nil {
@@ -106,24 +106,35 @@ type replay struct {
 	source io.Reader // read by who has set reading
 
 	mu      sync.Mutex
-	reading bool   // guarded by mu; somebody waits for the client
-	kept    []byte // guarded by mu; all that was read of source, while it is not too much
-	over    bool   // guarded by mu; it was too much
-	ended   error  // guarded by mu; how the source ended
-	now     *view  // guarded by mu; the one that may read
+	changed sync.Cond // over mu: a read of the source ended, or another view began
+	reading bool      // guarded by mu; somebody waits for the client
+	asked   int       // guarded by mu; the most that this read can bring
+	kept    []byte    // guarded by mu; all that was read of source, while it is not too much
+	over    bool      // guarded by mu; it was too much
+	ended   error     // guarded by mu; how the source ended
+	now     *view     // guarded by mu; the one that may read
+}
+
+// replayOf keeps the beginning of a body.
+func replayOf(source io.Reader) *replay {
+	r := &replay{source: source}
+	r.changed.L = &r.mu
+	return r
 }
 
 var errSent = errors.New("what was sent of the request's body cannot be sent again")
 
-// start is the body from its beginning. The views before it read nothing more.
+// start is the body from its beginning. The views before it read nothing more; one
+// that waits for the client cannot be stopped, and what it gets is kept for the new
+// one.
 func (r *replay) start() (*view, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Who waits for the client cannot be stopped, and what it gets would be lost.
-	if r.over || r.reading {
+	if r.over || r.reading && len(r.kept)+r.asked > keptBody {
 		return nil, errSent
 	}
 	r.now = &view{of: r}
+	r.changed.Broadcast()
 	return r.now, nil
 }
 
@@ -146,8 +157,11 @@ func (v *view) Read(p []byte) (int, error) {
 	r := v.of
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for r.now == v && r.reading && v.at == len(r.kept) {
+		r.changed.Wait() // for what an earlier view waits for
+	}
 	switch {
-	case r.now != v || r.reading:
+	case r.now != v:
 		return 0, errStale
 	case v.at < len(r.kept):
 		n := copy(p, r.kept[v.at:])
@@ -156,11 +170,12 @@ func (v *view) Read(p []byte) (int, error) {
 	case r.ended != nil:
 		return 0, r.ended
 	}
-	r.reading = true
+	r.reading, r.asked = true, len(p)
 	r.mu.Unlock()
 	n, err := r.source.Read(p)
 	r.mu.Lock()
 	r.reading, r.ended = false, err
+	r.changed.Broadcast()
 	switch {
 	case r.over:
 	case len(r.kept)+n > keptBody:
