@@ -104,6 +104,7 @@ type claim struct {
 	wildcard   bool
 	touched    []string // keys of other claims that were written
 	changed    bool     // the list was written
+	lists      bool     // by some try of this call, or as it was last read
 }
 
 // ClaimDomain gives an application a host, and the hosts one label under it where
@@ -126,6 +127,9 @@ func (r *Registry) ClaimDomain(ctx context.Context, name, host string, wildcard 
 		return err
 	})
 	if err != nil {
+		if refused(err) && (c.lists || listed(app, host) >= 0) {
+			c.unlist(ctx, app.UID)
+		}
 		if len(c.touched) > 0 {
 			r.announceSoon(ctx, c.touched...)
 		}
@@ -193,7 +197,7 @@ func (c *claim) try(ctx context.Context) (scafo.Application, error) {
 		return app.Value, err
 	}
 	listed, err := c.list(ctx, &app, d.Value, wrote)
-	c.changed = c.changed || listed
+	c.changed, c.lists = c.changed || listed, c.lists || listed
 	switch {
 	case err != nil && wrote && refused(err):
 		c.takeBack(ctx, d)
@@ -393,6 +397,21 @@ func (c *claim) giveUp(ctx context.Context, d Doc[scafo.Claim]) {
 func (c *claim) takeBack(ctx context.Context, d Doc[scafo.Claim]) {
 	_, err := c.r.settleClaim(ctx, d)
 	c.left(err)
+}
+
+// unlist takes out what a call listed before it was refused: its claim was released
+// meanwhile, and a later try of the same call lost the host.
+func (c *claim) unlist(ctx context.Context, uid string) {
+	err := c.r.retry(ctx, ApplicationKey(c.name), func() error {
+		unlisted, err := c.r.settleListing(ctx, c.name, uid, c.host)
+		if unlisted {
+			c.touched = append(c.touched, ApplicationKey(c.name))
+		}
+		return err
+	})
+	if err != nil {
+		c.r.log.Warn("a host that was refused is still listed; the coordinator will take it out", "host", c.host, "application", c.name, "err", err)
+	}
 }
 
 func (c *claim) left(err error) {

@@ -175,6 +175,19 @@ func (r *Registry) settleClaim(ctx context.Context, d Doc[scafo.Claim]) (scafo.C
 // entry without a claim goes, and one that covers more than the claim covers that. It
 // does nothing where the claim may yet come to be held.
 func (r *Registry) SettleListing(ctx context.Context, name, uid, host string) (changed bool, err error) {
+	changed, err = r.settleListing(ctx, name, uid, host)
+	if errors.Is(err, errClaimMoved) {
+		return false, nil
+	}
+	if err != nil || !changed {
+		return false, err
+	}
+	return true, r.Announce(ctx, ApplicationKey(name))
+}
+
+// settleListing is SettleListing, without the announcement, and with errClaimMoved
+// when the application changed meanwhile.
+func (r *Registry) settleListing(ctx context.Context, name, uid, host string) (changed bool, err error) {
 	app, err := Load[scafo.Application](ctx, r, ApplicationKey(name))
 	if err != nil {
 		return false, err
@@ -205,11 +218,5 @@ func (r *Registry) SettleListing(ctx context.Context, name, uid, host string) (c
 		}
 		return nil
 	})
-	if errors.Is(err, errClaimMoved) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, r.Announce(ctx, app.Key)
+	return err == nil, err
 }

@@ -338,6 +338,39 @@ func TestListingMeetsAReleaseAndASmallerClaim(t *testing.T) {
 	check.Settled(t, w.b)
 }
 
+// A claim is released just before it is listed, and another application takes what
+// covers the host: the call is refused in the end, and what it listed goes again,
+// also where the application changes meanwhile.
+func TestARefusedClaimListsNothing(t *testing.T) {
+	for name, bar := range map[string]func(w *domainWorld) error{
+		"the host":   func(w *domainWorld) error { return w.claim("rival", "x.shop.example", false) },
+		"its parent": func(w *domainWorld) error { return w.claim("rival", "shop.example", true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newDomains(t, "shop", "rival")
+			lists := fault.New(w.b)
+			write := fault.Rule{Op: fault.Replace, Key: registry.ApplicationKey("shop"), Times: 1}
+			first, second := write, write
+			first.Before = func(context.Context, fault.Call) {
+				w.must(w.release("shop", "x.shop.example"))
+				w.must(bar(w))
+			}
+			second.Before = func(context.Context, fault.Call) {
+				w.change("shop", func(a *scafo.Application) { a.Labels = map[string]string{"seen": "twice"} })
+			}
+			lists.Inject(first)
+			lists.Inject(second)
+			_, _, err := open(lists).ClaimDomain(t.Context(), "shop", "x.shop.example", false)
+			w.refused(err, scafo.CodeReferenceHeld)
+			w.lists("shop")
+			if w.app("shop").Labels["seen"] != "twice" {
+				t.Error("the application did not change: the test shows less than it says")
+			}
+			check.Settled(t, w.b)
+		})
+	}
+}
+
 // A child of a host with a thousand hosts below it: one page of a listing is not all.
 func TestManyHostsBelow(t *testing.T) {
 	w := newDomains(t, "shop", "other")
