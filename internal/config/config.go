@@ -188,8 +188,12 @@ type Storage struct {
 
 // Metrics are Prometheus's.
 type Metrics struct {
-	// Where metrics are served, on a listener of their own. Unset, nowhere.
+	// Where metrics are served for Prometheus, at /metrics on a listener of their own.
+	// It asks for no authentication: loopback or a private network. Unset, nowhere.
 	Listen string `key:"listen"`
+	// Also count processes and restarts for each application. The number of series
+	// then grows with the applications of the node.
+	Applications bool `key:"applications"`
 }
 
 // Log is what the node says.

@@ -61,7 +61,7 @@ func TestDefaults(t *testing.T) {
 		"deploy.stagedBytes": "1073741824", "deploy.receiveSeconds": "300", "deploy.queueSeconds": "120", "deploy.taskSeconds": "300",
 		"celld.command": "celld", "celld.ports": "20000-29999", "reconcile.intervalSeconds": "10", "lease.ttlSeconds": "15",
 		"heartbeat.seconds": "45", "heartbeat.staleSeconds": "100", "drain.replaceSeconds": "30", "drain.routeSeconds": "8",
-		"retire.graceSeconds": "604800", "oidc.allowLoopback": "false", "oidc.allowPrivate": "false", "storage.lockSeconds": "600", "metrics.listen": "", "log.level": "info",
+		"retire.graceSeconds": "604800", "oidc.allowLoopback": "false", "oidc.allowPrivate": "false", "storage.lockSeconds": "600", "metrics.listen": "", "metrics.applications": "false", "log.level": "info",
 	}
 	for _, s := range l.Settings() {
 		if w, ok := want[s.Key]; ok && s.Value != w {

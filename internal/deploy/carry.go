@@ -327,6 +327,9 @@ func (s *Service) finish(ctx context.Context, j *job, cause error) error {
 	} else {
 		s.event("deploy.failed", j, "code", string(status.Code), "detail", status.Detail, "cause", cause)
 	}
+	if s.c.Ended != nil {
+		s.c.Ended(status, s.c.Registry.Now().Sub(j.deploy.AcceptedAt))
+	}
 	if !j.keepsSlot {
 		if _, err := j.update(ctx, s.c.Registry, releasing(j.deploy)); err != nil {
 			s.log.Warn("a deploy that has ended still holds its application; the next one frees it", "deploy", j.id.String(), "cause", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -54,6 +55,55 @@ func TestDeploy(t *testing.T) {
 			t.Errorf("the pointer is %s", got)
 		}
 		w.check(n)
+	})
+}
+
+// Each deploy is told once, when it has ended or was not taken in.
+func TestWhatDeploysAreCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		type end struct {
+			state scafo.DeployState
+			code  scafo.Code
+		}
+		var ends []end
+		var refused []scafo.Code
+		n := w.start("a", func(c *Config) {
+			c.Ended = func(s scafo.DeployStatus, took time.Duration) {
+				ends = append(ends, end{s.State, s.Code})
+				if took != 3*time.Second {
+					t.Errorf("a deploy took %s", took)
+				}
+			}
+			c.Refused = func(c scafo.Code) { refused = append(refused, c) }
+		}).run()
+		defer n.stop()
+		n.runtime.before = func(_ context.Context, version string) error {
+			time.Sleep(3 * time.Second)
+			if n.Active() != 1 {
+				t.Errorf("%d are active", n.Active())
+			}
+			if version == "v2" {
+				return errSentence
+			}
+			return nil
+		}
+		n.deploy("shop", "v1")
+		n.deploy("shop", "v2")
+		if _, err := n.reg.UpdateApplication(t.Context(), "shop", func(a *scafo.Application) error {
+			a.Blocked = &scafo.Stamp{By: "op"}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.accept("shop", project(t, "v3")); scafo.CodeOf(err) != scafo.CodeApplicationBlocked {
+			t.Errorf("a blocked application: %v", err)
+		}
+		if want := []end{{scafo.DeployDeployed, ""}, {scafo.DeployFailed, scafo.CodePublishFailed}}; !slices.Equal(ends, want) {
+			t.Errorf("told %v, want %v", ends, want)
+		}
+		if want := []scafo.Code{scafo.CodeApplicationBlocked}; !slices.Equal(refused, want) || n.Active() != 0 {
+			t.Errorf("refused %v, want %v; %d active", refused, want, n.Active())
+		}
 	})
 }
 

@@ -23,6 +23,14 @@ import (
 // The order of the steps is part of the API: the freeze, the application, the
 // versions of the runtimes, and only then the body.
 func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, error) {
+	status, err := s.accept(ctx, r)
+	if err != nil && s.c.Refused != nil {
+		s.c.Refused(scafo.CodeOf(err))
+	}
+	return status, err
+}
+
+func (s *Service) accept(ctx context.Context, r Request) (scafo.DeployStatus, error) {
 	if err := s.mayDeploy(ctx); err != nil {
 		return scafo.DeployStatus{}, err
 	}

@@ -85,7 +85,11 @@ type Config struct {
 	// application; RollingPairs names those that a version allows.
 	MayServeTogether func(a, b string) bool
 	RollingPairs     func(version string) []string
-	Log              *slog.Logger
+	// Ended and Refused, when set, are told of each deploy that this node saw to its
+	// end, with the time since it was accepted, and of each that its intake refused.
+	Ended   func(status scafo.DeployStatus, took time.Duration)
+	Refused func(code scafo.Code)
+	Log     *slog.Logger
 }
 
 // The service's own times.
@@ -258,6 +262,13 @@ func (s *Service) carries(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.active[id] != nil
+}
+
+// Active is how many deploys this node carries out now.
+func (s *Service) Active() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.active)
 }
 
 // forget ends a deploy's part in this process and wakes who waits for its

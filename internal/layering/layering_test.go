@@ -41,6 +41,7 @@ var bans = []ban{
 	{from: "internal/reconcile", to: []string{"scafo/internal/api", "scafo/internal/deletion"}, why: "the loop is served, it does not serve"},
 	{from: "internal/api", to: []string{"scafo/internal/bucket/", "scafo/internal/supervise", "os/exec", "github.com/aws/"}, why: "handlers have no logic of their own"},
 	{from: "internal/workerd", to: []string{"scafo/internal/registry", "scafo/internal/supervise", "scafo/internal/deploy", "scafo/internal/api", "scafo/internal/reconcile", "scafo/internal/auth"}, why: "celld-workerd is a program of its own that keeps celld's contract and knows no fleet"},
+	{from: "internal", unless: "internal/node", to: []string{"scafo/internal/metrics"}, why: "what is counted tells whoever asks, and knows no metrics"},
 	{from: "internal/celld", to: []string{"scafo/internal/workerd"}, why: "scafo knows the contract, not one runtime"},
 	{from: "internal/supervise", to: []string{"scafo/internal/workerd", "scafo/internal/registry", "scafo/internal/reconcile"}, why: "the supervisor starts what it is told to"},
 	{from: "caddy", to: []string{"scafo/internal"}, except: nil, why: "the Caddy modules are public and build without the rest of scafo"},

@@ -23,6 +23,7 @@ import (
 	"github.com/scafo/scafo/internal/deletion"
 	"github.com/scafo/scafo/internal/deploy"
 	"github.com/scafo/scafo/internal/lease"
+	"github.com/scafo/scafo/internal/metrics"
 	"github.com/scafo/scafo/internal/oidc"
 	"github.com/scafo/scafo/internal/reconcile"
 	"github.com/scafo/scafo/internal/registry"
@@ -83,6 +84,8 @@ type Node struct {
 	deletions  *deletion.Service
 	handler    http.Handler
 	front      *front
+	metrics    *metrics.Metrics // nil where nobody may ask
+	told       *metrics.Server  // likewise
 	bootID     string
 	machineID  string
 	closing    chan struct{} // closed when the API shuts down
@@ -100,6 +103,7 @@ func Run(ctx context.Context, c *config.Loaded, o Options) error {
 		return errors.Join(err, n.abandon())
 	}
 	err := n.serve(ctx)
+	n.closeMetrics()
 	if errors.As(err, new(*Handover)) {
 		n.Store.Release()
 		return err // the store goes on, as the runtimes do
@@ -118,6 +122,7 @@ func (n *Node) abandon() error {
 	if n.front != nil {
 		n.front.server.Close()
 	}
+	n.closeMetrics()
 	if n.Store == nil {
 		return nil
 	}
@@ -134,6 +139,9 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.front = answer(n.Listener, n.log, n.closing)
+	if err := n.openMetrics(); err != nil {
+		return err
+	}
 	if n.IngressTokens, err = IngressTokens(n.c.Node.State, n.c.Ingress.Token); err != nil {
 		return err
 	}
@@ -153,6 +161,9 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.Store.Keep()
+	if n.metrics != nil {
+		n.Store.Bucket.OnAnswer(n.metrics.Bucket)
+	}
 	if err := n.Store.Prove(ctx, n.log, n.front.door.setAway); err != nil {
 		return err
 	}
@@ -278,6 +289,7 @@ func (n *Node) assemble(ctx context.Context) error {
 		Deleting:  func(app scafo.Application) { n.deletions.Resume(app) },
 		Ending:    func(app scafo.Application) { n.deploys.End(app) },
 		Runtimes:  runtimes{},
+		Passed:    n.metrics.Pass,
 		Log:       n.log,
 	}
 	if n.peers != nil {
@@ -297,16 +309,19 @@ func (n *Node) assemble(ctx context.Context) error {
 		},
 		MayServeTogether: func(a, b string) bool { return celld.MayServeTogether(a, b, n.durability()) },
 		RollingPairs:     celld.RollingPairs,
+		Ended:            n.metrics.Deploy,
+		Refused:          n.metrics.DeployRefused,
 		Log:              n.log,
 	})
 	if err != nil {
 		return err
 	}
+	n.watchMetrics()
 	if err := n.newDeletions(); err != nil {
 		return err
 	}
 	verifier := auth.New(n.Registry, auth.Options{
-		Log: n.log, IngressTokens: n.IngressTokens,
+		Log: n.log, IngressTokens: n.IngressTokens, Verdict: n.metrics.Token,
 		Workloads: &auth.Workloads{
 			Trust: n.Registry.TrustPolicy,
 			OIDC:  oidc.New(oidc.Options{AllowLoopback: n.c.OIDC.AllowLoopback, AllowPrivate: n.c.OIDC.AllowPrivate}),

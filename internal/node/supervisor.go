@@ -32,7 +32,7 @@ func (n *Node) newSupervisor() (*supervise.Supervisor, error) {
 		Bind: bind, Address: n.c.Node.Address, InternalHost: n.c.Node.Internal,
 		Ports:  supervise.Range{First: ports[0], Last: ports[1]},
 		Target: n.Store.Target, Credentials: n.Store.RuntimeCredentials,
-		Env: n.c.Celld.Env, Durability: n.durability(), Log: n.log, Logs: logs, Fleet: n.fleetHosts,
+		Env: n.c.Celld.Env, Durability: n.durability(), Log: n.log, Logs: logs, Fleet: n.fleetHosts, Counted: n.metrics.Process,
 	})
 }
 

@@ -86,8 +86,19 @@ type Config struct {
 	PlatformDomains []string
 	APIPublic       bool
 
+	// Passed, when set, is told of every pass at its end. It must be quick.
+	Passed func(Pass)
+
 	Times Times
 	Log   *slog.Logger
+}
+
+// Pass is what a pass was.
+type Pass struct {
+	Took   time.Duration
+	Failed bool
+	// Placed is how many placements this node wrote as the coordinator.
+	Placed int
 }
 
 // Purpose names the bucket requests of a pass to the meter.

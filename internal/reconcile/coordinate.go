@@ -99,6 +99,7 @@ var errLost = errors.New("the lease is not held any more")
 
 // noteDecided keeps what was written until it is read back, and tells the fleet.
 func (l *Loop) noteDecided(v *view, written []scafo.Placement) {
+	l.placed += len(written)
 	if len(written) == 0 {
 		return
 	}

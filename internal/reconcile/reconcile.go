@@ -61,6 +61,7 @@ type Loop struct {
 	orphaned map[orphan]bool        // those that were asked to end
 	drain    drainState
 	passes   int64
+	placed   int   // placements that the pass under way has written
 	last     *view // of the last pass
 
 	mu       sync.Mutex // guards what follows
@@ -213,6 +214,7 @@ func (l *Loop) pass(ctx context.Context) {
 	began := time.Now()
 	tally := &meter.Tally{}
 	ctx = meter.WithTally(ctx, tally)
+	l.placed = 0
 	l.mu.Lock()
 	l.begun++
 	seq := l.begun
@@ -250,6 +252,9 @@ func (l *Loop) pass(ctx context.Context) {
 	close(l.passed)
 	l.passed = make(chan struct{})
 	l.mu.Unlock()
+	if l.c.Passed != nil {
+		l.c.Passed(Pass{Took: s.FinishedAt.Sub(s.StartedAt), Failed: err != nil, Placed: l.placed})
+	}
 }
 
 // safe is what of an error a caller may see.

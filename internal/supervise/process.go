@@ -221,6 +221,7 @@ func (p *process) apply(e event) {
 	p.pending = append(p.pending, do...)
 	p.narrate(before, e)
 	p.tell(before, e)
+	p.tally(before, e)
 	if e.kind == evExited || e.kind == evStartFailed || e.kind == evLost {
 		p.record()
 	}
@@ -247,6 +248,41 @@ func (p *process) narrate(before phase, e event) {
 		p.log.Warn("the runtime is taken out", "pid", p.pid(), "silent", p.m.silent)
 	case p.m.phase == phaseKilled:
 		p.log.Warn("the runtime is killed", "pid", p.pid())
+	}
+}
+
+// tally tells who counts what a step was.
+func (p *process) tally(before phase, e event) {
+	if p.s.cfg.Counted == nil {
+		return
+	}
+	h := Happening("")
+	switch {
+	case e.kind == evStarted:
+		h = Started
+	case e.kind == evAdopted:
+		h = Adopted
+	case e.kind == evStartFailed:
+		h = StartFailed
+	case e.kind == evExited || e.kind == evLost:
+		switch {
+		case before == phaseKilled:
+			h = Killed
+		case before == phaseStopping:
+			h = Stopped
+		case e.exit.fenced():
+			h = Fenced
+		default:
+			h = Crashed
+		}
+	case p.m.phase == before:
+	case p.m.phase == phaseReady:
+		h = Ready
+	case p.m.phase == phaseOut:
+		h = Silent
+	}
+	if h != "" {
+		p.s.cfg.Counted(h)
 	}
 }
 

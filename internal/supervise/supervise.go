@@ -61,10 +61,34 @@ type Config struct {
 	// Fleet names the hosts of the fleet's machines as they are known now: Workers never
 	// reach them.
 	Fleet func() []string
+	// Counted, when set, is told of what happens to processes. It must be quick.
+	Counted func(Happening)
 	// Logs keeps what the applications say; nil keeps nothing.
 	Logs *applog.Store
 	// Policy is for tests; the zero value takes DefaultPolicy.
 	Policy Policy
+}
+
+// Happening is what happened to a process.
+type Happening string
+
+// What happens to processes. Fenced is the end of one that lost its lease, or whose
+// end nobody saw; Silent one that does not answer its health and is taken out.
+const (
+	Started     Happening = "started"
+	Adopted     Happening = "adopted"
+	StartFailed Happening = "start_failed"
+	Ready       Happening = "ready"
+	Silent      Happening = "silent"
+	Stopped     Happening = "stopped"
+	Crashed     Happening = "crashed"
+	Fenced      Happening = "fenced"
+	Killed      Happening = "killed"
+)
+
+// Happenings are all of them.
+func Happenings() []Happening {
+	return []Happening{Started, Adopted, StartFailed, Ready, Silent, Stopped, Crashed, Fenced, Killed}
 }
 
 // Supervisor owns the runtime processes of this node.

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ func (s *storeProcess) start(t testing.TB) {
 type machine struct {
 	*program
 	id, api, state string
+	metrics        string
 	args           []string
 	env            []string
 }
@@ -86,10 +88,10 @@ func newCluster(t testing.TB, nodes int) *cluster {
 	where := []string{"--bucket-url", "s3://" + c.store.Bucket + "/one", "--bucket-endpoint", c.store.URL, "--bucket-region", c.store.Region}
 	t.Cleanup(c.noProcessIsLeft)
 	for i := range nodes {
-		m := &machine{id: fmt.Sprintf("n%d", i+1), api: "127.0.0.1:" + strconv.Itoa(freePort(t)), env: env}
+		m := &machine{id: fmt.Sprintf("n%d", i+1), api: "127.0.0.1:" + strconv.Itoa(freePort(t)), metrics: "127.0.0.1:" + strconv.Itoa(freePort(t)), env: env}
 		m.state = filepath.Join(dir, m.id)
 		first := 21000 + (os.Getpid()%40)*200 + i*60
-		m.args = append([]string{"sail", "--node-id", m.id, "--node-listen", m.api, "--node-state", m.state,
+		m.args = append([]string{"sail", "--node-id", m.id, "--node-listen", m.api, "--node-state", m.state, "--metrics-listen", m.metrics,
 			"--celld-command", bin(t, "celld-workerd"), "--celld-ports", fmt.Sprintf("%d-%d", first, first+59),
 			"--ingress-token", clusterIngressToken, "--platform-domains", "apps.test", "--drain-route-seconds", "1"}, where...)
 		c.machines = append(c.machines, m)
@@ -142,6 +144,20 @@ func (c *cluster) stateOf(m *machine) (scafo.DaemonState, error) {
 		return s, fmt.Errorf("%w: %s", err, errs)
 	}
 	return s, json.Unmarshal([]byte(out), &s)
+}
+
+// metric is one line of a machine's metrics, by its name with its labels.
+func (c *cluster) metric(m *machine, series string) (float64, error) {
+	_, page, err := c.get("http://" + m.metrics + "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(page) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("%s tells no %s", m.id, series)
 }
 
 // routes is the routing document of one machine.
@@ -229,6 +245,23 @@ func TestTwoMachinesShareTheWork(t *testing.T) {
 		name := fmt.Sprintf("app%d", i)
 		if body, err := c.ask(name); err != nil || body != name {
 			t.Errorf("%s: %q %v", name, body, err)
+		}
+	}
+	// The metrics of both say the same.
+	for series, want := range map[string]float64{
+		"scafo_lease_held": 1, "scafo_placements": 6, `scafo_processes{state="ready"}`: 6, `scafo_nodes{state="live"}`: 4,
+		`scafo_deploys_total{code="",state="deployed"}`: 5, `scafo_process_events_total{event="started"}`: 6,
+	} {
+		sum := 0.0
+		for _, m := range c.machines {
+			v, err := c.metric(m, series)
+			if err != nil {
+				t.Error(err)
+			}
+			sum += v
+		}
+		if sum != want {
+			t.Errorf("%s is %g over both machines, want %g", series, sum, want)
 		}
 	}
 	// Both replicas lead to the one object. The other node hears of them in a moment.

@@ -279,6 +279,15 @@ func TestAnUpgradeDropsNothing(t *testing.T) {
 	if err != nil || after.PID != before.PID || after.Restarts != 0 {
 		t.Errorf("the runtime: %+v, then %+v, %v", before, after, err)
 	}
+	// The metrics are the new program's, on the same listener.
+	for series, want := range map[string]float64{`scafo_process_events_total{event="started"}`: 1, "scafo_deploys_active": 0} {
+		if got, err := c.metric(m, series); err != nil || got != want {
+			t.Errorf("%s is %g, want %g; %v", series, got, want, err)
+		}
+	}
+	if got, err := c.metric(m, `scafo_process_events_total{event="adopted"}`); err != nil || got < 1 {
+		t.Errorf("%g processes were taken over; %v", got, err)
+	}
 	now, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", m.Process.Pid))
 	if err != nil || now != program {
 		t.Errorf("the process runs %q, %v", now, err)

@@ -5,9 +5,11 @@ package meter
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
 )
@@ -73,9 +75,56 @@ var _ bucket.Bucket = (*Bucket)(nil)
 type Bucket struct {
 	next bucket.Bucket
 
+	answered atomic.Pointer[func(Op, Outcome, time.Duration)]
+
 	mu     sync.Mutex
 	counts Counts // guarded by mu
 }
+
+// Outcome is how a request ended.
+type Outcome string
+
+// The outcomes of a request: that it did what it should, and those of the bucket's
+// errors. OutcomeOther is a driver's error that wraps none of them.
+const (
+	OutcomeOK          Outcome = "ok"
+	OutcomeNotFound    Outcome = "not_found"
+	OutcomeNotModified Outcome = "not_modified"
+	OutcomeRefused     Outcome = "refused"
+	OutcomeUnavailable Outcome = "unavailable"
+	OutcomeUnknown     Outcome = "unknown"
+	OutcomeDenied      Outcome = "denied"
+	OutcomeInvalid     Outcome = "invalid"
+	OutcomeOther       Outcome = "other"
+)
+
+// OutcomeOf is the outcome that an error of a bucket says.
+func OutcomeOf(err error) Outcome {
+	if err == nil {
+		return OutcomeOK
+	}
+	for _, k := range []struct {
+		kind error
+		name Outcome
+	}{
+		{bucket.ErrNotModified, OutcomeNotModified},
+		{bucket.ErrNotFound, OutcomeNotFound},
+		{bucket.ErrRefused, OutcomeRefused},
+		{bucket.ErrUnavailable, OutcomeUnavailable},
+		{bucket.ErrUnknown, OutcomeUnknown},
+		{bucket.ErrDenied, OutcomeDenied},
+		{bucket.ErrInvalid, OutcomeInvalid},
+	} {
+		if errors.Is(err, k.kind) {
+			return k.name
+		}
+	}
+	return OutcomeOther
+}
+
+// OnAnswer has f called at the end of every request that begins from now on, with
+// how it ended and how long it took. f must be quick and safe for concurrent use.
+func (b *Bucket) OnAnswer(f func(Op, Outcome, time.Duration)) { b.answered.Store(&f) }
 
 // New wraps a bucket.
 func New(next bucket.Bucket) *Bucket { return &Bucket{next: next, counts: Counts{}} }
@@ -87,7 +136,8 @@ func (b *Bucket) Counts() Counts {
 	return maps.Clone(b.counts)
 }
 
-func (b *Bucket) count(ctx context.Context, op Op) {
+// count counts a request as it is sent; what it returns is to be told of its end.
+func (b *Bucket) count(ctx context.Context, op Op) (done func(error)) {
 	k := Key{Purpose: Purpose(ctx), Op: op}
 	if t, ok := ctx.Value(tallyKey{}).(*Tally); ok {
 		t.n.Add(1)
@@ -95,6 +145,12 @@ func (b *Bucket) count(ctx context.Context, op Op) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.counts[k]++
+	f := b.answered.Load()
+	if f == nil {
+		return func(error) {}
+	}
+	began := time.Now()
+	return func(err error) { (*f)(op, OutcomeOf(err), time.Since(began)) }
 }
 
 // Since is what was counted after an earlier copy; counters that did not move
@@ -153,42 +209,56 @@ func (c Counts) Dollars() float64 {
 
 // Get implements bucket.Bucket.
 func (b *Bucket) Get(ctx context.Context, key string) (*bucket.Object, error) {
-	b.count(ctx, Get)
-	return b.next.Get(ctx, key)
+	done := b.count(ctx, Get)
+	v, err := b.next.Get(ctx, key)
+	done(err)
+	return v, err
 }
 
 // GetIfChanged implements bucket.Bucket.
 func (b *Bucket) GetIfChanged(ctx context.Context, key, etag string) (*bucket.Object, error) {
-	b.count(ctx, Get)
-	return b.next.GetIfChanged(ctx, key, etag)
+	done := b.count(ctx, Get)
+	v, err := b.next.GetIfChanged(ctx, key, etag)
+	done(err)
+	return v, err
 }
 
 // Create implements bucket.Bucket.
 func (b *Bucket) Create(ctx context.Context, key string, body []byte) (string, error) {
-	b.count(ctx, Create)
-	return b.next.Create(ctx, key, body)
+	done := b.count(ctx, Create)
+	v, err := b.next.Create(ctx, key, body)
+	done(err)
+	return v, err
 }
 
 // Replace implements bucket.Bucket.
 func (b *Bucket) Replace(ctx context.Context, key, etag string, body []byte) (string, error) {
-	b.count(ctx, Replace)
-	return b.next.Replace(ctx, key, etag, body)
+	done := b.count(ctx, Replace)
+	v, err := b.next.Replace(ctx, key, etag, body)
+	done(err)
+	return v, err
 }
 
 // Put implements bucket.Bucket.
 func (b *Bucket) Put(ctx context.Context, key string, body []byte) (string, error) {
-	b.count(ctx, Put)
-	return b.next.Put(ctx, key, body)
+	done := b.count(ctx, Put)
+	v, err := b.next.Put(ctx, key, body)
+	done(err)
+	return v, err
 }
 
 // Delete implements bucket.Bucket.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	b.count(ctx, Delete)
-	return b.next.Delete(ctx, key)
+	done := b.count(ctx, Delete)
+	err := b.next.Delete(ctx, key)
+	done(err)
+	return err
 }
 
 // List implements bucket.Bucket.
 func (b *Bucket) List(ctx context.Context, prefix string, o bucket.ListOptions) (bucket.Page, error) {
-	b.count(ctx, List)
-	return b.next.List(ctx, prefix, o)
+	done := b.count(ctx, List)
+	v, err := b.next.List(ctx, prefix, o)
+	done(err)
+	return v, err
 }

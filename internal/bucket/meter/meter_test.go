@@ -2,9 +2,12 @@ package meter_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/buckettest"
@@ -83,5 +86,53 @@ func TestTally(t *testing.T) {
 	}
 	if got := tally.Total(); got != 2 {
 		t.Errorf("counted %d", got)
+	}
+}
+
+// Every request tells once how it ended; the outcome is the bucket's own.
+func TestOutcomes(t *testing.T) {
+	b := meter.New(memory.New())
+	type answer struct {
+		op      meter.Op
+		outcome meter.Outcome
+	}
+	got := map[answer]int{}
+	_, _ = b.Get(t.Context(), "before") // nobody asked yet
+	b.OnAnswer(func(op meter.Op, o meter.Outcome, took time.Duration) {
+		if took < 0 {
+			t.Errorf("%s took %s", op, took)
+		}
+		got[answer{op, o}]++
+	})
+	etag, _ := b.Create(t.Context(), "k", nil)
+	_, _ = b.Create(t.Context(), "k", nil)
+	_, _ = b.Replace(t.Context(), "k", "stale", nil)
+	_, _ = b.GetIfChanged(t.Context(), "k", etag)
+	_, _ = b.Get(t.Context(), "k")
+	_, _ = b.Get(t.Context(), "none")
+	_, _ = b.Put(t.Context(), "k", nil)
+	_, _ = b.List(t.Context(), "", bucket.ListOptions{})
+	_ = b.Delete(t.Context(), "k")
+	want := map[answer]int{
+		{meter.Create, meter.OutcomeOK}: 1, {meter.Create, meter.OutcomeRefused}: 1, {meter.Replace, meter.OutcomeRefused}: 1,
+		{meter.Get, meter.OutcomeNotModified}: 1, {meter.Get, meter.OutcomeOK}: 1, {meter.Get, meter.OutcomeNotFound}: 1,
+		{meter.Put, meter.OutcomeOK}: 1, {meter.List, meter.OutcomeOK}: 1, {meter.Delete, meter.OutcomeOK}: 1,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("outcomes %v, want %v", got, want)
+	}
+}
+
+func TestOutcomeOf(t *testing.T) {
+	for err, want := range map[error]meter.Outcome{
+		nil: meter.OutcomeOK, errors.New("?"): meter.OutcomeOther,
+		&bucket.Error{Kind: bucket.ErrUnavailable, Err: bucket.ErrFull}: meter.OutcomeUnavailable,
+		&bucket.Error{Kind: bucket.ErrUnknown}:                          meter.OutcomeUnknown,
+		&bucket.Error{Kind: bucket.ErrDenied}:                           meter.OutcomeDenied,
+		fmt.Errorf("x: %w", &bucket.Error{Kind: bucket.ErrInvalid}):     meter.OutcomeInvalid,
+	} {
+		if got := meter.OutcomeOf(err); got != want {
+			t.Errorf("%v is %q, want %q", err, got, want)
+		}
 	}
 }
