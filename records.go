@@ -482,7 +482,35 @@ type DaemonState struct {
 	Processes   []ProcessStatus  `json:"processes"`
 	Placements  []PlacementView  `json:"placements"`
 	Reconcile   *ReconcileStatus `json:"reconcile,omitempty"`
-	Scoped      bool             `json:"scoped,omitempty"`
+	// Bucket is for callers that are answered everything.
+	Bucket *BucketUse `json:"bucket,omitempty"`
+	Scoped bool       `json:"scoped,omitempty"`
+}
+
+// BucketUse is what a node has lately asked of the bucket, the requests of its
+// runtimes not among them, and which machines would say the rest.
+type BucketUse struct {
+	Since   time.Time `json:"since"`
+	Seconds float64   `json:"seconds"` // since then, by the node's own clock
+	// Starting is whether the node's start lies in that time: it asks more then than
+	// later.
+	Starting bool             `json:"starting,omitempty"`
+	Requests []BucketRequests `json:"requests"`
+	Nodes    []FleetNode      `json:"nodes"` // the living ones, this one among them
+}
+
+// BucketRequests counts requests of one kind (get, create, replace, put, delete,
+// list) and one purpose.
+type BucketRequests struct {
+	Op      string `json:"op"`
+	Purpose string `json:"purpose"`
+	Count   int64  `json:"count"`
+}
+
+// FleetNode is a machine and the base URL of its API.
+type FleetNode struct {
+	Node    string `json:"node"`
+	Address string `json:"address"`
 }
 
 // Upstream is one process that answers for a host.

@@ -11,9 +11,14 @@ import (
 )
 
 func newStatus(g *globals) *cobra.Command {
+	var costs bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show what a node runs and who coordinates", Args: cobra.NoArgs,
+		Long: "Show what a node runs and who coordinates.\n\nWith --cost every machine is asked what it lately asked of the bucket, and the counts are turned into\nmoney at the list prices of S3 and R2; the runtimes' own share is estimated beside them. It takes an\nadmin's key.",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if costs {
+				return runCost(c, g)
+			}
 			cl, _, err := g.client()
 			if err != nil {
 				return err
@@ -29,6 +34,7 @@ func newStatus(g *globals) *cobra.Command {
 			return showState(c, s)
 		},
 	}
+	c.Flags().BoolVar(&costs, "cost", false, "show what the fleet's bucket requests cost in a month")
 	g.addTarget(c)
 	return c
 }

@@ -145,6 +145,10 @@ func TestStateNarrows(t *testing.T) {
 		Processes:   []scafo.ProcessStatus{{Application: "secret"}, {Application: "shop", Internal: "http://10.9.8.7:1"}, {Application: "blog-x"}, {Application: "blog"}},
 		Placements:  []scafo.PlacementView{{Application: "blog-x"}, {Application: "secret"}},
 		Reconcile:   &scafo.ReconcileStatus{Error: "secret did not start"},
+		Bucket: &scafo.BucketUse{
+			Requests: []scafo.BucketRequests{{Op: "get", Purpose: "revision", Count: 3}},
+			Nodes:    []scafo.FleetNode{{Node: "node-z", Address: "http://10.9.8.7:7420"}},
+		},
 	}
 	complete(&f.loop.state)
 	var whole, scoped scafo.DaemonState
@@ -158,7 +162,7 @@ func TestStateNarrows(t *testing.T) {
 	for _, by := range []string{"admin", "node-b", "narrow-admin"} {
 		whole = scafo.DaemonState{}
 		text := get(by, &whole)
-		if whole.Scoped || len(whole.Processes) != 4 || len(whole.Placements) != 2 || len(*whole.Coordinator.Unplaced) != 2 || whole.Reconcile.Error == "" {
+		if whole.Scoped || len(whole.Processes) != 4 || len(whole.Placements) != 2 || len(*whole.Coordinator.Unplaced) != 2 || whole.Reconcile.Error == "" || whole.Bucket == nil {
 			t.Errorf("%s: %s", by, text)
 		}
 		if strings.Contains(text, "nonce") {
@@ -175,7 +179,7 @@ func TestStateNarrows(t *testing.T) {
 	if strings.Contains(text, "secret") || strings.Contains(text, `"blog"`) {
 		t.Errorf("discloses what the key does not reach: %s", text)
 	}
-	if !scoped.Scoped || len(scoped.Processes) != 2 || len(scoped.Placements) != 1 || len(*scoped.Coordinator.Unplaced) != 1 || scoped.Lease.Fence != 7 || scoped.Node.ID != "node-a" {
+	if !scoped.Scoped || len(scoped.Processes) != 2 || len(scoped.Placements) != 1 || len(*scoped.Coordinator.Unplaced) != 1 || scoped.Lease.Fence != 7 || scoped.Node.ID != "node-a" || scoped.Bucket != nil {
 		t.Errorf("%s", text)
 	}
 	// Filtering is for the answer; what the loop keeps stays whole.

@@ -45,7 +45,8 @@ func TestOpenAPIHasEveryField(t *testing.T) {
 		"Health": {of: scafo.Health{}}, "DeployStatus": {of: scafo.DeployStatus{}}, "DaemonState": {of: scafo.DaemonState{}}, "CoordinatorView": {of: scafo.CoordinatorView{}},
 		"PlacementView": {of: scafo.PlacementView{}}, "ReconcileStatus": {of: scafo.ReconcileStatus{}}, "StorageStat": {of: scafo.StorageStat{}},
 		"FleetRouting": {of: scafo.FleetRouting{}}, "PeerAnswer": {of: scafo.PeerAnswer{}}, "PublicKey": {of: scafo.PublicKey{}}, "Stamp": {of: scafo.Stamp{}},
-		"Problem":       {of: problem.Document{}},
+		"Problem":   {of: problem.Document{}},
+		"BucketUse": {of: scafo.BucketUse{}}, "BucketRequests": {of: scafo.BucketRequests{}}, "FleetNode": {of: scafo.FleetNode{}},
 		"ProcessStatus": {of: scafo.ProcessStatus{}, more: []string{"internal"}},
 	} {
 		schema := d.T.Components.Schemas[name].Value

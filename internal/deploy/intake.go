@@ -14,6 +14,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/artifact"
+	"github.com/scafo/scafo/internal/bucket/meter"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -23,7 +24,7 @@ import (
 // The order of the steps is part of the API: the freeze, the application, the
 // versions of the runtimes, and only then the body.
 func (s *Service) Accept(ctx context.Context, r Request) (scafo.DeployStatus, error) {
-	status, err := s.accept(ctx, r)
+	status, err := s.accept(meter.With(ctx, Purpose), r)
 	if err != nil && s.c.Refused != nil {
 		s.c.Refused(scafo.CodeOf(err))
 	}

@@ -13,8 +13,12 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/bucket/meter"
 	"github.com/scafo/scafo/internal/registry"
 )
+
+// Purpose names the bucket requests of deploys to the meter.
+const Purpose = "deploy"
 
 // Request is one deploy as the API hands it over, its caller verified.
 type Request struct {
@@ -209,6 +213,7 @@ func newJob(id scafo.DeployID) *job {
 // earlier life of this node left unfinished, and clears what else is staged. What
 // is unfinished when ctx ends stays staged for the next life.
 func (s *Service) Run(ctx context.Context) error {
+	ctx = meter.With(ctx, Purpose)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer s.end()

@@ -1,7 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/scafo/scafo"
@@ -33,6 +36,22 @@ func (n *Node) watchMetrics() {
 		Version: scafo.Version, Runtime: n.CelldVersion, Applications: n.c.Metrics.Applications,
 		Requests: n.Store.Bucket.Counts, Fleet: n.loop.Gauges, Held: n.lease.Held, Last: n.lease.Last, Deploys: n.deploys.Active,
 	})
+}
+
+// used is what this node has lately asked of the bucket.
+func (n *Node) used() scafo.BucketUse {
+	counts, since, starting := n.usage.Recent()
+	use := scafo.BucketUse{
+		Since: since.UTC().Truncate(time.Millisecond), Seconds: time.Since(since).Seconds(), Starting: starting,
+		Requests: make([]scafo.BucketRequests, 0, len(counts)),
+	}
+	for k, c := range counts {
+		use.Requests = append(use.Requests, scafo.BucketRequests{Op: string(k.Op), Purpose: k.Purpose, Count: c})
+	}
+	slices.SortFunc(use.Requests, func(a, b scafo.BucketRequests) int {
+		return cmp.Or(strings.Compare(a.Purpose, b.Purpose), strings.Compare(a.Op, b.Op))
+	})
+	return use
 }
 
 func (n *Node) closeMetrics() {

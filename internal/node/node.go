@@ -17,6 +17,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
 	"github.com/scafo/scafo/internal/auth"
+	"github.com/scafo/scafo/internal/bucket/meter"
 	"github.com/scafo/scafo/internal/celld"
 	"github.com/scafo/scafo/internal/config"
 	"github.com/scafo/scafo/internal/confine"
@@ -86,6 +87,7 @@ type Node struct {
 	front      *front
 	metrics    *metrics.Metrics // nil where nobody may ask
 	told       *metrics.Server  // likewise
+	usage      *meter.Window
 	bootID     string
 	machineID  string
 	closing    chan struct{} // closed when the API shuts down
@@ -160,6 +162,7 @@ func (n *Node) open(ctx context.Context) error {
 	if n.Store, err = OpenStore(ctx, n.c, n.o.Executable, n.log); err != nil {
 		return err
 	}
+	n.usage = meter.NewWindow(n.Store.Bucket)
 	n.Store.Keep()
 	if n.metrics != nil {
 		n.Store.Bucket.OnAnswer(n.metrics.Bucket)
@@ -289,6 +292,7 @@ func (n *Node) assemble(ctx context.Context) error {
 		Deleting:  func(app scafo.Application) { n.deletions.Resume(app) },
 		Ending:    func(app scafo.Application) { n.deploys.End(app) },
 		Runtimes:  runtimes{},
+		Used:      n.used,
 		Passed:    n.metrics.Pass,
 		Log:       n.log,
 	}
@@ -385,6 +389,7 @@ func (n *Node) serve(ctx context.Context) error {
 	run("reconcile", n.loop.Run)
 	run("deploys", n.deploys.Run)
 	run("deletions", n.deletions.Run)
+	run("meter", n.usage.Run)
 	if n.o.Listener != nil {
 		n.awaitRoutes(ctx)
 	}

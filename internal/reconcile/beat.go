@@ -46,9 +46,14 @@ func (l *Loop) sayBeat(v *view) {
 // must not become a loop of writes.
 func (c beatContent) news(was beatContent) bool {
 	return c.draining != was.draining || !slices.EqualFunc(c.processes, was.processes, func(a, b scafo.ProcessStatus) bool {
-		return a.UID == b.UID && class(a) == class(b) && a.Deployment == b.Deployment && refused(a) == refused(b) &&
-			a.CelldVersion == b.CelldVersion && (a.URL == b.URL || class(a) == scafo.ProcessBackoff)
+		return a.UID == b.UID && !differs(a, b)
 	})
+}
+
+// differs is whether a process became something that others act on.
+func differs(a, b scafo.ProcessStatus) bool {
+	return class(a) != class(b) || a.Deployment != b.Deployment || refused(a) != refused(b) ||
+		a.CelldVersion != b.CelldVersion || a.URL != b.URL && class(a) != scafo.ProcessBackoff
 }
 
 // class takes a process that starts again and again for one that waits to.
@@ -71,10 +76,11 @@ func refused(p scafo.ProcessStatus) string {
 func (l *Loop) heartbeats(ctx context.Context) {
 	ctx = meter.With(ctx, "heartbeat")
 	var (
-		was    beatContent
-		first  = true
-		last   time.Time // of the last one that was written
-		failed time.Time // when the last try failed; zero when it did not
+		was     beatContent
+		allowed crashNewsAllowance
+		first   = true
+		last    time.Time // of the last one that was written
+		failed  time.Time // when the last try failed; zero when it did not
 	)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -93,9 +99,16 @@ func (l *Loop) heartbeats(ctx context.Context) {
 			continue // the first pass wakes it
 		}
 		news := first || say.news(was)
-		due := last.Add(l.rhythm(now))
+		allowed.look(now, say)
+		due, crashed := last.Add(l.rhythm(now)), false
 		if news {
-			due = last.Add(beatEvery)
+			var from time.Time
+			if from, crashed = allowed.from(now, say, was); now.Before(from) {
+				news = false // a renewal on the way does not tell of it
+				due = earlier(due, from)
+			} else {
+				due = last.Add(beatEvery)
+			}
 		}
 		if again := failed.Add(beatRetry); !failed.IsZero() && due.Before(again) {
 			due = again
@@ -114,11 +127,21 @@ func (l *Loop) heartbeats(ctx context.Context) {
 		}
 		last, failed = now, time.Time{}
 		if news {
+			if crashed {
+				allowed.take()
+			}
 			was, first = say, false
 			l.announce(registry.HeartbeatKey(l.c.Node))
 		}
 		timer.Reset(beatLook)
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (l *Loop) writeBeat(ctx context.Context, say beatContent, now time.Time) error {

@@ -86,6 +86,8 @@ type Config struct {
 	PlatformDomains []string
 	APIPublic       bool
 
+	// Used, when set, is what this node has lately asked of the bucket.
+	Used func() scafo.BucketUse
 	// Passed, when set, is told of every pass at its end. It must be quick.
 	Passed func(Pass)
 

@@ -60,6 +60,16 @@ func (l *Loop) State(ctx context.Context) (scafo.DaemonState, error) {
 	if n, ok := v.snap.Nodes[l.c.Node]; ok {
 		s.Node = &n
 	}
+	if l.c.Used != nil {
+		use := l.c.Used()
+		use.Nodes = []scafo.FleetNode{}
+		for _, m := range v.machines {
+			if m.Live {
+				use.Nodes = append(use.Nodes, scafo.FleetNode{Node: m.ID, Address: v.snap.Nodes[m.ID].Address})
+			}
+		}
+		s.Bucket = &use
+	}
 	for _, name := range slices.Sorted(maps.Keys(v.placements)) {
 		p := v.placements[name]
 		if app, ok := v.snap.Applications[name]; !ok || app.UID != p.UID {

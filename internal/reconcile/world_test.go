@@ -19,6 +19,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/bucket/meter"
 	"github.com/scafo/scafo/internal/lease"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/supervise"
@@ -46,6 +47,7 @@ type testNode struct {
 	reg    *registry.Registry
 	sup    *fakeSupervisor
 	bucket *fault.Store
+	meter  *meter.Bucket // what the node asks of the bucket
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
@@ -120,7 +122,8 @@ type startOption func(*Config, *fakeSupervisor, *scafo.Node)
 func (w *world) start(id string, options ...startOption) *testNode {
 	w.t.Helper()
 	n := &testNode{id: id, bucket: fault.New(w.store)}
-	n.reg = registry.New(n.bucket, registry.Options{Node: id})
+	n.meter = meter.New(n.bucket)
+	n.reg = registry.New(n.meter, registry.Options{Node: id})
 	n.sup = newFakeSupervisor(id)
 	record := scafo.Node{ID: id, Address: "http://" + id + ".example:7420", Version: scafo.Version, PublicKey: publicKey(id)}
 	log := slog.New(slog.DiscardHandler)

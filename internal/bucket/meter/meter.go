@@ -1,6 +1,5 @@
 // Package meter counts the requests that a bucket gets, by kind and by what they
-// are for, and says what they would cost. Tests pin these numbers, and a node
-// reports them.
+// are for. Tests pin these numbers, and a node reports them.
 package meter
 
 import (
@@ -192,19 +191,6 @@ func (c Counts) For(purpose string) Counts {
 		}
 	}
 	return d
-}
-
-// List prices of S3 in us-east-1, in dollars for a thousand requests. A delete
-// costs nothing.
-const (
-	DollarsPerThousandWrites = 0.005 // and listings
-	DollarsPerThousandReads  = 0.0004
-)
-
-// Dollars is what the requests cost at S3's list price.
-func (c Counts) Dollars() float64 {
-	return float64(c.Total(Create, Replace, Put, List))/1000*DollarsPerThousandWrites +
-		float64(c.Total(Get))/1000*DollarsPerThousandReads
 }
 
 // Get implements bucket.Bucket.

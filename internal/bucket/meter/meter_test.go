@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"testing"
 	"time"
 
@@ -50,24 +49,6 @@ func TestCounts(t *testing.T) {
 	}
 	if n := b.Counts().For("lease").Total(meter.Get, meter.List); n != 3 {
 		t.Errorf("reads and listings of the lease: %d", n)
-	}
-}
-
-// The design's own sum for ten nodes: a heartbeat each 45 s is 2.88 dollars in a
-// month of 30 days, the revision read each 10 s 1.04.
-func TestDollars(t *testing.T) {
-	const month, nodes = 30 * 24 * 3600, 10
-	for _, c := range []struct {
-		counts meter.Counts
-		want   float64
-	}{
-		{meter.Counts{{"heartbeat", meter.Replace}: month / 45 * nodes}, 2.88},
-		{meter.Counts{{"revision", meter.Get}: month / 10 * nodes}, 1.04},
-		{meter.Counts{{"sweep", meter.Delete}: month}, 0},
-	} {
-		if got := c.counts.Dollars(); math.Abs(got-c.want) > 0.005 {
-			t.Errorf("%v: %.4f dollars, want %.2f", c.counts, got, c.want)
-		}
 	}
 }
 

@@ -1,0 +1,66 @@
+package meter
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A window looks back an hour, and up to one step more.
+const (
+	WindowLength = time.Hour
+	windowStep   = 5 * time.Minute
+)
+
+// Window keeps what a bucket's counters were, so that what was lately asked of it
+// can be told from what a start asked long ago.
+type Window struct {
+	b *Bucket
+
+	mu    sync.Mutex
+	marks []mark // oldest first, never empty; guarded by mu
+	first bool   // the oldest is the beginning; guarded by mu
+}
+
+type mark struct {
+	at     time.Time
+	counts Counts
+}
+
+// NewWindow begins now.
+func NewWindow(b *Bucket) *Window {
+	return &Window{b: b, marks: []mark{{time.Now(), b.Counts()}}, first: true}
+}
+
+// Run keeps the window moving until ctx ends.
+func (w *Window) Run(ctx context.Context) error {
+	t := time.NewTicker(windowStep)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+			w.move()
+		}
+	}
+}
+
+func (w *Window) move() {
+	now := mark{time.Now(), w.b.Counts()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.marks = append(w.marks, now)
+	for len(w.marks) > 1 && now.at.Sub(w.marks[1].at) >= WindowLength {
+		w.marks, w.first = w.marks[1:], false
+	}
+}
+
+// Recent is what was counted since a time that lies WindowLength back, or at the
+// window's beginning, which is then told.
+func (w *Window) Recent() (c Counts, since time.Time, beginning bool) {
+	now := w.b.Counts()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return now.Since(w.marks[0].counts), w.marks[0].at, w.first
+}
