@@ -89,6 +89,7 @@ fuzz:
 generate:
 	go test ./internal/config -run Reference -update
 	go test ./cmd/scafo -run Reference -update
+	go test ./internal/metrics -run Reference -update
 
 clean:
 	rm -rf bin

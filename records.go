@@ -482,9 +482,12 @@ type DaemonState struct {
 	Processes   []ProcessStatus  `json:"processes"`
 	Placements  []PlacementView  `json:"placements"`
 	Reconcile   *ReconcileStatus `json:"reconcile,omitempty"`
-	// Bucket is for callers that are answered everything.
-	Bucket *BucketUse `json:"bucket,omitempty"`
-	Scoped bool       `json:"scoped,omitempty"`
+	// Bucket and Unreadable are for callers that are answered everything. Unreadable
+	// are the documents of the registry that the node leaves alone, by key, with the
+	// reason: a newer release wrote them, or they are damaged.
+	Bucket     *BucketUse        `json:"bucket,omitempty"`
+	Unreadable map[string]string `json:"unreadable,omitempty"`
+	Scoped     bool              `json:"scoped,omitempty"`
 }
 
 // BucketUse is what a node has lately asked of the bucket, the requests of its

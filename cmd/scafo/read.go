@@ -61,6 +61,9 @@ func showState(c *cobra.Command, s scafo.DaemonState) error {
 			fmt.Fprintf(w, "             failed: %s\n", printable(r.Error))
 		}
 	}
+	for _, key := range sortedKeys(s.Unreadable) {
+		fmt.Fprintf(w, "left alone   %s: %s\n", key, oneLine(s.Unreadable[key]))
+	}
 	fmt.Fprintln(w)
 	err := table(w, "APPLICATION\tSTATE\tDEPLOYMENT\tPID\tRESTARTS\tSTARTED\tURL", func(row func(string, ...any)) {
 		for _, p := range s.Processes {

@@ -145,6 +145,7 @@ func TestStateNarrows(t *testing.T) {
 		Processes:   []scafo.ProcessStatus{{Application: "secret"}, {Application: "shop", Internal: "http://10.9.8.7:1"}, {Application: "blog-x"}, {Application: "blog"}},
 		Placements:  []scafo.PlacementView{{Application: "blog-x"}, {Application: "secret"}},
 		Reconcile:   &scafo.ReconcileStatus{Error: "secret did not start"},
+		Unreadable:  map[string]string{"_scafo/applications/secret.json": "a newer release wrote it"},
 		Bucket: &scafo.BucketUse{
 			Requests: []scafo.BucketRequests{{Op: "get", Purpose: "revision", Count: 3}},
 			Nodes:    []scafo.FleetNode{{Node: "node-z", Address: "http://10.9.8.7:7420"}},
@@ -162,7 +163,7 @@ func TestStateNarrows(t *testing.T) {
 	for _, by := range []string{"admin", "node-b", "narrow-admin"} {
 		whole = scafo.DaemonState{}
 		text := get(by, &whole)
-		if whole.Scoped || len(whole.Processes) != 4 || len(whole.Placements) != 2 || len(*whole.Coordinator.Unplaced) != 2 || whole.Reconcile.Error == "" || whole.Bucket == nil {
+		if whole.Scoped || len(whole.Processes) != 4 || len(whole.Placements) != 2 || len(*whole.Coordinator.Unplaced) != 2 || whole.Reconcile.Error == "" || whole.Bucket == nil || len(whole.Unreadable) != 1 {
 			t.Errorf("%s: %s", by, text)
 		}
 		if strings.Contains(text, "nonce") {

@@ -63,7 +63,8 @@ func stateFor(p auth.Principal, d scafo.DaemonState) scafo.DaemonState {
 // about any application, so it goes too.
 func scopedState(p auth.Principal, d scafo.DaemonState) scafo.DaemonState {
 	d.Scoped = true
-	d.Bucket = nil // what the fleet costs, and its addresses
+	d.Bucket = nil     // what the fleet costs, and its addresses
+	d.Unreadable = nil // keys name applications
 	d.Processes = filter(d.Processes, func(s scafo.ProcessStatus) bool { return p.Reaches(s.Application) })
 	for i := range d.Processes {
 		d.Processes[i].Internal = "" // of the fleet's own network

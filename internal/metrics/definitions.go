@@ -40,6 +40,8 @@ var (
 	unplaced     = define("scafo_applications_unplaced", Gauge, "Applications that could not be placed in full. Only the coordinator has it.")
 	placed       = define("scafo_placements_written_total", Counter, "Placements that this node decided and wrote as the coordinator.")
 
+	unreadable = define("scafo_documents_unreadable", Gauge, "Documents of the registry that this node leaves alone: a newer release wrote them, or they are damaged.")
+
 	processes     = define("scafo_processes", Gauge, "Runtime processes of this node, by state: starting, ready, draining, backoff or stopped.", "state")
 	processEvents = define("scafo_process_events_total", Counter, "What happened to runtime processes: started, adopted (found running by a new daemon), start_failed, ready, silent (taken out of the routes), stopped, crashed, fenced (lost its lease, or ended unseen) or killed.", "event")
 

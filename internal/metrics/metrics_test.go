@@ -35,7 +35,7 @@ func busy(apps int, perApplication bool) *Metrics {
 	m.Bucket(meter.Get, meter.OutcomeNotModified, 4*time.Millisecond)
 	g := reconcile.Gauges{
 		Applications: map[string]int{"deployed": apps}, Nodes: map[string]int{"live": 2, "gone": 1},
-		Placed: apps, Coordinate: true, Unplaced: 1,
+		Placed: apps, Coordinate: true, Unplaced: 1, Unreadable: 4,
 	}
 	for i := range apps {
 		g.Processes = append(g.Processes, scafo.ProcessStatus{Application: fmt.Sprintf("app-%d", i), State: scafo.ProcessReady, Restarts: 2})
@@ -143,7 +143,7 @@ func TestValues(t *testing.T) {
 		`scafo_lease_held 1`, `scafo_lease_holder_known 1`, `scafo_lease_fence 5`,
 		`scafo_nodes{state="live"} 2`, `scafo_nodes{state="gone"} 1`, `scafo_nodes{state="removed"} 0`,
 		`scafo_applications{state="deployed"} 2`, `scafo_applications{state="blocked"} 0`,
-		`scafo_placements 2`, `scafo_applications_unplaced 1`,
+		`scafo_placements 2`, `scafo_applications_unplaced 1`, `scafo_documents_unreadable 4`,
 		`scafo_processes{state="ready"} 2`, `scafo_processes{state="backoff"} 0`,
 		`scafo_process_events_total{event="started"} 2`, `scafo_process_events_total{event="fenced"} 0`,
 		`scafo_deploys_total{code="",state="deployed"} 1`, `scafo_deploys_total{code="publish-failed",state="failed"} 1`,

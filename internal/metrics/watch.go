@@ -44,7 +44,7 @@ var described = func() map[string]*prometheus.Desc {
 
 // watched are the metrics of a watcher.
 var watched = []Definition{
-	buildInfo, leaseHeld, leaseKnown, leaseFence, nodes, applications, placements, unplaced, processes,
+	buildInfo, leaseHeld, leaseKnown, leaseFence, nodes, applications, placements, unplaced, unreadable, processes,
 	deploysActive, bucketRequests, applicationProcesses, applicationRestarts,
 }
 
@@ -92,6 +92,7 @@ func (w watcher) Collect(out chan<- prometheus.Metric) {
 		say(nodes, float64(g.Nodes[k]), k)
 	}
 	say(placements, float64(g.Placed))
+	say(unreadable, float64(g.Unreadable))
 	if g.Coordinate {
 		say(unplaced, float64(g.Unplaced))
 	}

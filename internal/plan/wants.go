@@ -45,6 +45,9 @@ type Fleet struct {
 	Live func(node string) bool
 	// Draining is whether that node gives its applications up.
 	Draining func(node string) bool
+	// Unreadable are the applications whose records a newer release wrote: what runs of
+	// them is left alone.
+	Unreadable map[string]bool
 }
 
 // RoleOf is the role that the node's process of the application's life uid has.
@@ -53,6 +56,9 @@ type Fleet struct {
 // least does.
 func (f Fleet) RoleOf(node, application, uid string) Role {
 	app, ok := f.Applications[application]
+	if !ok && f.Unreadable[application] {
+		return RolePending
+	}
 	if !ok || app.UID != uid || !Servable(app) {
 		return RoleStopped
 	}

@@ -33,7 +33,7 @@ func (l *Loop) coordinate(ctx context.Context, v *view) error {
 		return nil
 	}
 	l.orphans(v)
-	res := plan.Place(plan.PlaceInput{Applications: v.snap.Applications, Placements: v.placements, Machines: v.machines})
+	res := plan.Place(plan.PlaceInput{Applications: v.decidable(), Placements: v.placements, Machines: v.machines})
 	v.unplaced = res.Unplaced
 	if len(res.Decisions) == 0 {
 		return nil
@@ -42,7 +42,7 @@ func (l *Loop) coordinate(ctx context.Context, v *view) error {
 	l.mu.Lock()
 	v.placements = l.inForce(v.snap, v.held, v.fence)
 	l.mu.Unlock()
-	v.fleet = fleetOf(v.snap.Applications, v.placements, v.machines)
+	v.fleet = v.fleetNow()
 	return err
 }
 

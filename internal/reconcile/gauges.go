@@ -18,6 +18,8 @@ type Gauges struct {
 	// Unplaced is how many could not be placed in full; only the coordinator knows.
 	Unplaced   int
 	Coordinate bool
+	// Unreadable is how many documents are left alone.
+	Unreadable int
 	// Processes are this node's own.
 	Processes []scafo.ProcessStatus
 }
@@ -37,6 +39,7 @@ func (l *Loop) Gauges() (g Gauges, ok bool) {
 	if v == nil {
 		return g, false
 	}
+	g.Unreadable = len(v.snap.Unreadable)
 	g.Applications, g.Nodes = map[string]int{}, map[string]int{}
 	for _, a := range v.snap.Applications {
 		g.Applications[kindOf(a)]++

@@ -60,6 +60,7 @@ func (l *Loop) State(ctx context.Context) (scafo.DaemonState, error) {
 	if n, ok := v.snap.Nodes[l.c.Node]; ok {
 		s.Node = &n
 	}
+	s.Unreadable = v.snap.Unreadable
 	if l.c.Used != nil {
 		use := l.c.Used()
 		use.Nodes = []scafo.FleetNode{}

@@ -54,7 +54,7 @@ func (l *Loop) look() *view {
 	}
 	v.placements = l.inForce(snap, v.held, v.fence)
 	v.machines = l.machines(now, snap, v.running)
-	v.fleet = fleetOf(snap.Applications, v.placements, v.machines)
+	v.fleet = v.fleetNow()
 	v.phase = l.drain.step(l, v, now)
 	v.own = disguise(v.running, v.phase)
 	for i := range v.machines {
@@ -63,7 +63,7 @@ func (l *Loop) look() *view {
 			v.machines[i].Draining = v.phase != drainNone
 		}
 	}
-	v.fleet = fleetOf(snap.Applications, v.placements, v.machines)
+	v.fleet = v.fleetNow()
 	l.noteGone(v, now)
 	l.noteRemoved(snap.Nodes[l.c.Node])
 	return v
@@ -139,6 +139,13 @@ func (l *Loop) machines(now time.Time, snap *registry.Snapshot, running []scafo.
 	}
 	slices.SortFunc(out, func(a, b plan.Machine) int { return strings.Compare(a.ID, b.ID) })
 	return out
+}
+
+// fleetNow is what the roles of processes follow from.
+func (v *view) fleetNow() plan.Fleet {
+	f := fleetOf(v.snap.Applications, v.placements, v.machines)
+	f.Unreadable = v.unreadable(registry.ApplicationPrefix)
+	return f
 }
 
 func fleetOf(apps map[string]scafo.Application, placements map[string]scafo.Placement, machines []plan.Machine) plan.Fleet {
