@@ -29,6 +29,7 @@ type testFleet struct {
 	url      string // of its server, once a command was run
 	dir      string
 	key      string // the admin's key file
+	said     string // what the last command of nodes said beside its answer
 }
 
 func newTestFleet(t *testing.T) *testFleet {

@@ -131,12 +131,24 @@ func (f nodesCommands) show() *cobra.Command {
 }
 
 func (f nodesCommands) drain() *cobra.Command {
+	var wait bool
+	var within time.Duration
 	c := &cobra.Command{
 		Use: "drain NODE", Short: "Move the applications of a machine elsewhere",
-		Long: "Give a machine no more applications and move away those that it has: each becomes ready elsewhere\nfirst, where another machine qualifies, for at most drain.replaceSeconds; then its routes leave, and\nits process ends when requests under way have. The machine stays in the fleet, also when it starts\nanew, until `nodes undrain`. `nodes show` says when it is drained.",
+		Long: "Give a machine no more applications and move away those that it has: each becomes ready elsewhere\nfirst, where another machine qualifies, for at most drain.replaceSeconds; then its routes leave, and\nits process ends when requests under way have. The machine stays in the fleet, also when it starts\nanew, until `nodes undrain`. `nodes show` says when it is drained;\nwith --wait this command ends then, and fails when that is not within --timeout.",
 	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the machine runs nothing any more")
+	c.Flags().DurationVar(&within, "timeout", drainWait, "how long to wait with --wait")
 	return f.one(c, func(ctx context.Context, w io.Writer, r *registry.Registry, n nodeView) error {
+		if within <= 0 {
+			return usagef("--timeout is a time, as 90s or 10m")
+		}
 		record, changed, err := r.DrainNode(ctx, n.ID, nodesBy)
+		if err == nil && wait {
+			if n, err = awaitDrained(ctx, c.ErrOrStderr(), r, n.ID, within, n.stale); err == nil {
+				return f.decided(w, n, record, changed, nil, "node %s is drained", "node %s is drained")
+			}
+		}
 		return f.decided(w, n, record, changed, err, "node %s drains", "node %s was draining already")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +28,9 @@ func (f *testFleet) nodes(args ...string) (string, error) {
 	wrapArgs(root)
 	var out bytes.Buffer
 	root.SetOut(&out)
+	var errs bytes.Buffer
+	root.SetErr(&errs)
+	defer func() { f.said = errs.String() }()
 	root.SetArgs(append([]string{"nodes"}, args...))
 	err := root.ExecuteContext(f.t.Context())
 	return out.String(), err
@@ -177,4 +181,57 @@ func TestNodesRefuse(t *testing.T) {
 	if _, err := f.nodes("list", "n1"); !isUsage(err) {
 		t.Error("list takes no argument")
 	}
+}
+
+// With --wait a drain ends when the machine runs nothing any more, tells what it waits
+// for, and fails when that cannot be.
+func TestNodesDrainWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t)
+		f.join("n1", 0, nil, "shop", "blog")
+		f.join("n2", 0, nil, "shop")
+		beat := func(id string, apps ...string) {
+			h := scafo.Heartbeat{Node: id, At: time.Now(), Draining: true}
+			for _, a := range apps {
+				h.Processes = append(h.Processes, scafo.ProcessStatus{Application: a, UID: "0123456789abcdef", State: scafo.ProcessReady})
+			}
+			if err := f.registry.WriteHeartbeat(t.Context(), h, false); err != nil {
+				t.Error(err)
+			}
+		}
+		after := func(d time.Duration, do func()) { time.AfterFunc(d, do) }
+		after(10*time.Second, func() { beat("n1", "blog") })
+		after(30*time.Second, func() { beat("n1") })
+		began := time.Now()
+		out := f.mustNodes("drain", "n1", "--wait")
+		if took := time.Since(began); took < 30*time.Second || took > 32*time.Second {
+			t.Errorf("it waited %s", took)
+		}
+		if out != "node n1 is drained\n" || f.said != "scafo: node n1 still runs blog, shop\nscafo: node n1 still runs blog\n" {
+			t.Errorf("it says %q, and meanwhile %q", out, f.said)
+		}
+		n, _ := object(t, f.mustNodes("drain", "n1", "--wait", "--json"))["node"].(map[string]any)
+		if n["state"] != "drained" {
+			t.Errorf("%v", n)
+		}
+
+		beat("n2", "shop")
+		if _, err := f.nodes("drain", "n2", "--wait", "--timeout", "20s"); scafo.CodeOf(err) != scafo.CodeDraining || !strings.Contains(err.Error(), "shop") {
+			t.Errorf("in time it was not drained: %v", err)
+		}
+		after(5*time.Second, func() { _, _, _ = f.registry.UndrainNode(t.Context(), "n2") })
+		if _, err := f.nodes("drain", "n2", "--wait"); err == nil || !strings.Contains(err.Error(), "taken back") {
+			t.Errorf("a drain that was taken back: %v", err)
+		}
+		began = time.Now() // its last heartbeat is half a minute old
+		if _, err := f.nodes("drain", "n2", "--wait"); err == nil || !strings.Contains(err.Error(), "silent") {
+			t.Errorf("a machine that died: %v", err)
+		}
+		if took := time.Since(began); took > 2*time.Minute {
+			t.Errorf("it was given up after %s", took)
+		}
+		if _, err := f.nodes("drain", "n2", "--wait", "--timeout", "0s"); !isUsage(err) {
+			t.Errorf("no time at all: %v", err)
+		}
+	})
 }

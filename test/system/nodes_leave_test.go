@@ -94,14 +94,10 @@ func TestAMachineIsDrainedAndRemoved(t *testing.T) {
 		return nil
 	}
 	visitors := startLoad(t, "the ingress", 2, ask)
-	c.mustNodes("drain", home.id)
-	eventually(t, home.id+" is drained", func() error {
-		s, err := c.standing(home)
-		if err != nil || s != "drained" {
-			return fmt.Errorf("%s %v", s, err)
-		}
-		return nil
-	})
+	c.mustNodes("drain", home.id, "--wait", "--timeout", "60s")
+	if s, err := c.standing(home); err != nil || s != "drained" {
+		t.Errorf("after the wait it is %s, %v", s, err)
+	}
 	time.Sleep(time.Second) // the load goes on where everything is now
 	visitors.stop(t)
 	if s, err := c.stateOf(other); err != nil || len(s.Processes) != 2 {
