@@ -211,6 +211,23 @@ func (l *Liveness) Steady(now time.Time, node string) bool {
 	return ok && !p.gone && now.Sub(p.since) >= l.times.Steady
 }
 
+// Steadies is when the next node becomes steady, if none of them dies before; ok is
+// false when none will.
+func (l *Liveness) Steadies(now time.Time) (at time.Time, ok bool) {
+	sooner := func(t time.Time) {
+		if t.After(now) && (!ok || t.Before(at)) {
+			at, ok = t, true
+		}
+	}
+	sooner(l.start.Add(l.times.Steady))
+	for _, p := range l.peers {
+		if !p.gone {
+			sooner(p.since.Add(l.times.Steady))
+		}
+	}
+	return at, ok
+}
+
 // Silent is how long ago the node's latest sign was.
 func (l *Liveness) Silent(now time.Time, node string) time.Duration {
 	if p, ok := l.peers[node]; ok {

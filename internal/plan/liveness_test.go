@@ -223,3 +223,32 @@ func TestDueIsSortedAndNextAgrees(t *testing.T) {
 		}
 	})
 }
+
+// Whoever waits for Steadies finds a node steady that was not before.
+func TestSteadies(t *testing.T) {
+	l := watch("b")
+	l.Known(at(4), []string{"b", "c"})
+	now, steady := at(4), 0
+	for {
+		next, ok := l.Steadies(now)
+		if !ok {
+			break
+		}
+		before, after := 0, 0
+		for _, id := range []string{"self", "b", "c"} {
+			if l.Steady(next.Add(-time.Nanosecond), id) {
+				before++
+			}
+			if l.Steady(next, id) {
+				after++
+			}
+		}
+		if !next.After(now) || before != steady || after <= before {
+			t.Fatalf("at %s: %d were steady before, %d are, %d were counted", next.Sub(at(0)), before, after, steady)
+		}
+		now, steady = next, after
+	}
+	if steady != 3 {
+		t.Errorf("%d of three nodes become steady", steady)
+	}
+}

@@ -61,8 +61,9 @@ type Loop struct {
 	orphaned map[orphan]bool        // those that were asked to end
 	drain    drainState
 	passes   int64
-	placed   int   // placements that the pass under way has written
-	last     *view // of the last pass
+	placed   int       // placements that the pass under way has written
+	last     *view     // of the last pass
+	lookedAt time.Time // when the last pass looked
 
 	mu       sync.Mutex // guards what follows
 	live     *plan.Liveness
@@ -202,6 +203,9 @@ func (l *Loop) next() time.Time {
 	defer l.mu.Unlock()
 	if due, ok := l.live.Next(); ok {
 		sooner(due)
+	}
+	if at, ok := l.live.Steadies(l.lookedAt); ok {
+		sooner(at) // it may be given its share then
 	}
 	if l.refresh {
 		sooner(time.Now())

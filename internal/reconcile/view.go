@@ -43,10 +43,11 @@ func (l *Loop) look() *view {
 	snap := l.c.Store.Snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
+	l.lookedAt = now
 	if !l.readOnce {
 		return nil
 	}
-	now := time.Now()
 	v := &view{snap: snap}
 	v.fence, v.held = l.c.Lease.Held()
 	if l.c.Supervisor != nil {
