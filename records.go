@@ -495,8 +495,8 @@ type DaemonState struct {
 type BucketUse struct {
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"` // since then, by the node's own clock
-	// Starting is whether the node's start lies in that time: it asks more then than
-	// later.
+	// Starting is whether the node started within the last minute: it asks more then
+	// than later.
 	Starting bool             `json:"starting,omitempty"`
 	Requests []BucketRequests `json:"requests"`
 	Nodes    []FleetNode      `json:"nodes"` // the living ones, this one among them

@@ -263,7 +263,7 @@ func (r costReport) show(w io.Writer) error {
 		fmt.Fprintf(w, "not in the sum: %s (%s)\n", name, oneLine(m.Error))
 	}
 	if slices.ContainsFunc(r.Nodes, func(n costNode) bool { return n.Starting }) {
-		fmt.Fprintln(w, "A node that started within the last hour asks more at its start than later.")
+		fmt.Fprintln(w, "Too early to tell: a node started within the last minute, and asks more at its start than later.")
 	}
 	fmt.Fprintln(w, "The runtimes' share is not measured: it is what idle processes that keep something in the\nbucket ask for; celld-workerd asks for nothing where an application keeps nothing.")
 	for _, p := range r.Prices {

@@ -6,9 +6,11 @@ import (
 	"time"
 )
 
-// A window looks back an hour, and up to one step more.
+// A window looks back an hour, and up to one step more. WindowStart is for how long
+// what it counts is that of a start, which is then forgotten.
 const (
 	WindowLength = time.Hour
+	WindowStart  = time.Minute
 	windowStep   = 5 * time.Minute
 )
 
@@ -36,8 +38,12 @@ func NewWindow(b *Bucket) *Window {
 func (w *Window) Run(ctx context.Context) error {
 	t := time.NewTicker(windowStep)
 	defer t.Stop()
+	started := time.NewTimer(WindowStart)
+	defer started.Stop()
 	for {
 		select {
+		case <-started.C:
+			w.begin()
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-t.C:
@@ -46,18 +52,26 @@ func (w *Window) Run(ctx context.Context) error {
 	}
 }
 
+// begin forgets the start.
+func (w *Window) begin() {
+	now := mark{time.Now(), w.b.Counts()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.marks, w.first = []mark{now}, false
+}
+
 func (w *Window) move() {
 	now := mark{time.Now(), w.b.Counts()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.marks = append(w.marks, now)
 	for len(w.marks) > 1 && now.at.Sub(w.marks[1].at) >= WindowLength {
-		w.marks, w.first = w.marks[1:], false
+		w.marks = w.marks[1:]
 	}
 }
 
-// Recent is what was counted since a time that lies WindowLength back, or at the
-// window's beginning, which is then told.
+// Recent is what was counted since a time that lies WindowLength back at the most;
+// beginning is whether the start is still in it.
 func (w *Window) Recent() (c Counts, since time.Time, beginning bool) {
 	now := w.b.Counts()
 	w.mu.Lock()
