@@ -104,7 +104,7 @@ func TestStoppingWithoutTheStore(t *testing.T) {
 // back: nothing that needs it not notices, what needs it says so in time, and everything
 // returns by itself.
 func TestTheBucketGoesAwayAndComesBack(t *testing.T) {
-	const away = 14 * time.Second
+	const away = 20 * time.Second
 	c := newCluster(t, 1)
 	c.deploy(worker(t, "plain", `export default { fetch() { return new Response("here") } }`))
 	c.deploy(c.example("counter"))
@@ -138,11 +138,8 @@ func TestTheBucketGoesAwayAndComesBack(t *testing.T) {
 	for begun := time.Now(); time.Since(begun) < away; time.Sleep(200 * time.Millisecond) {
 		plain()
 		status, body, err := c.get(urls["counter"])
-		if err == nil && status != http.StatusServiceUnavailable {
-			t.Errorf("%s without the bucket: %d %q", time.Since(begun), status, body)
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("a request hangs: %v", err)
+		if err != nil || status != http.StatusServiceUnavailable {
+			t.Errorf("%s without the bucket: %d %q %v", time.Since(begun), status, body, err)
 		}
 	}
 	c.store.start(t)
@@ -158,7 +155,7 @@ func TestTheBucketGoesAwayAndComesBack(t *testing.T) {
 		}
 		return nil
 	})
-	if took := time.Since(begun); took > 15*time.Second {
+	if took := time.Since(begun); took > 5*time.Second {
 		t.Errorf("the counter answers again %s after the bucket came back", took)
 	} else {
 		t.Logf("the counter answers again after %s", took.Round(time.Millisecond))

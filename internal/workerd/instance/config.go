@@ -54,7 +54,7 @@ func config(s *Spec, credentials string) ([]byte, error) {
 		return nil, err
 	}
 	all = append(all, more...)
-	if m.Durable() {
+	if s.keepsState() {
 		all = append(all, object(field{"name", text(serviceDisk)},
 			field{"disk", object(field{"path", text(s.Disk)}, field{"writable", boolean(true)})}))
 	}
@@ -90,7 +90,10 @@ func config(s *Spec, credentials string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func (s *Spec) clustered() bool { return s.Cluster != nil && !s.Trial && s.Deployment.Durable() }
+func (s *Spec) clustered() bool { return s.Cluster != nil && !s.Trial && s.keepsState() }
+
+// keepsState reports whether it has a disk for the deployment's state.
+func (s *Spec) keepsState() bool { return s.Deployment.Durable() && !s.StandIn }
 
 func worker(s *Spec) (node, error) {
 	m := s.Deployment.Manifest
@@ -117,11 +120,14 @@ func worker(s *Spec) (node, error) {
 		{"compatibilityFlags", texts(m.CompatibilityFlags)},
 		{"cacheApiOutbound", s.Cache.designator()},
 	}
-	bindings, err := bindings(m)
+	bindings, err := bindings(s)
 	if err != nil {
 		return "", err
 	}
 	fields = append(fields, field{"bindings", list(bindings...)})
+	if s.StandIn {
+		return object(fields...), nil
+	}
 	engine, err := workflowsEngine(m)
 	if err != nil {
 		return "", err
@@ -151,18 +157,23 @@ func module(m layout.Module) (node, error) {
 	return object(field{"name", text(m.Name)}, field{kind, body}), nil
 }
 
-func bindings(m *layout.Manifest) ([]node, error) {
+func bindings(s *Spec) ([]node, error) {
+	m := s.Deployment.Manifest
 	var out []node
 	for _, name := range slices.Sorted(maps.Keys(m.Vars)) {
 		value := field{"json", text(string(m.Vars[name]))}
-		var s string
-		if json.Unmarshal(m.Vars[name], &s) == nil && !bytes.Equal(m.Vars[name], []byte("null")) {
-			value = field{"text", text(s)}
+		var plain string
+		if json.Unmarshal(m.Vars[name], &plain) == nil && !bytes.Equal(m.Vars[name], []byte("null")) {
+			value = field{"text", text(plain)}
 		}
 		out = append(out, object(field{"name", text(name)}, value))
 	}
 	for _, d := range m.DurableObjects {
-		out = append(out, object(field{"name", text(d.Binding)}, field{"durableObjectNamespace", text(d.Class)}))
+		class := text(d.Class)
+		if s.StandIn {
+			class = object(field{"className", class}, field{"serviceName", text(serviceAway)})
+		}
+		out = append(out, object(field{"name", text(d.Binding)}, field{"durableObjectNamespace", class}))
 	}
 	if m.Assets != nil && m.Assets.Binding != "" && m.Main != "" {
 		out = append(out, object(field{"name", text(m.Assets.Binding)},
@@ -172,7 +183,7 @@ func bindings(m *layout.Manifest) ([]node, error) {
 	if m.Assets != nil {
 		entry = serviceAssets
 	}
-	more, err := serviceBindings(m, entry)
+	more, err := serviceBindings(s, entry)
 	return append(out, more...), err
 }
 

@@ -43,11 +43,14 @@ type Spec struct {
 	// has it alone, held by a lock beside it. Needed with Cluster alone.
 	Disk string
 	// Cluster joins the application's cluster. Needed when the deployment is
-	// durable, except in a trial; ignored when it is not durable.
+	// durable, except in a trial or a stand-in; ignored when it is not durable.
 	Cluster *Cluster
 	// Trial starts it without cluster, network, crons and queues, its objects on a
 	// disk that goes with it: to see whether it starts.
 	Trial bool
+	// StandIn starts it without cluster, crons, queues and state: what asks for state
+	// fails. It serves while the store is away.
+	StandIn bool
 	// Cache is where the Worker's caches are; nil: they fail.
 	Cache *Cache
 	// ForwardedProto makes request.url follow X-Forwarded-Proto.
@@ -130,6 +133,8 @@ type Instance struct {
 	control *os.File
 	tail    tail
 	trouble atomic.Int64  // when the store last failed it, in nanoseconds; 0: never
+	leaving chan struct{} // closed once it said that it leaves the cluster
+	leave   sync.Once     // closes it
 	bound   chan struct{} // closed once every port was reported
 	done    chan struct{}
 
@@ -150,7 +155,7 @@ func Start(ctx context.Context, s Spec) (*Instance, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	i := &Instance{spec: s, bound: make(chan struct{}), done: make(chan struct{})}
+	i := &Instance{spec: s, bound: make(chan struct{}), leaving: make(chan struct{}), done: make(chan struct{})}
 	err := i.prepare()
 	if err == nil {
 		err = i.launch(ctx)
@@ -179,7 +184,7 @@ func (s *Spec) check() error {
 		return errors.New("instance: no deployment")
 	case s.Run == "":
 		return errors.New("instance: no run directory")
-	case s.Deployment.Durable() && !s.Trial && s.Cluster == nil:
+	case s.keepsState() && !s.Trial && s.Cluster == nil:
 		return fmt.Errorf("instance: %s keeps state and was given no cluster", s.Deployment.ScriptName)
 	case s.clustered() && (s.Disk == "" || s.Cluster.Bucket == "" || s.Cluster.Listen == ""):
 		return errors.New("instance: a cluster needs a disk, a bucket and an address")
@@ -218,7 +223,7 @@ func (i *Instance) prepare() error {
 	if i.spec.Trial {
 		i.spec.Disk = filepath.Join(i.spec.Run, "disk")
 	}
-	if d.Durable() {
+	if i.spec.keepsState() {
 		if err := os.MkdirAll(i.spec.Disk, 0o700); err != nil {
 			return err
 		}
@@ -334,6 +339,14 @@ func storeFailed(line string) bool {
 		(strings.Contains(line, " had no answer in ") || strings.Contains(line, "timed out"))
 }
 
+// LeaseLost is how workerd begins to say that it fenced itself: its lease lapsed, or a
+// renewal had no answer in time.
+const LeaseLost = "leaving the cluster: "
+
+// Leaving is closed as soon as the process says that it leaves the cluster without its
+// lease. It ends some milliseconds later.
+func (i *Instance) Leaving() <-chan struct{} { return i.leaving }
+
 // StoreTrouble is when the process last said that the store failed it; zero: never.
 func (i *Instance) StoreTrouble() time.Time {
 	if n := i.trouble.Load(); n != 0 {
@@ -353,6 +366,9 @@ func (i *Instance) read(f *os.File, stderr bool) {
 		// output, among the Worker's own lines.
 		if l.Runtime && storeFailed(l.Text) {
 			i.trouble.Store(time.Now().UnixNano())
+		}
+		if l.Runtime && strings.HasPrefix(l.Text, LeaseLost) {
+			i.leave.Do(func() { close(i.leaving) })
 		}
 		if !l.Exception && (stderr || r.Source != "") {
 			i.tail.add(l, r)

@@ -65,21 +65,25 @@ func wrapped(name, module string, inner node) node {
 
 // serviceBindings are the Worker's bindings to the services. entry is the service
 // that gets the requests.
-func serviceBindings(m *layout.Manifest, entry string) ([]node, error) {
+func serviceBindings(s *Spec, entry string) ([]node, error) {
+	m := s.Deployment.Manifest
 	var out []node
 	var failed error
 	target := func(name, entrypoint string, props any) node {
+		if s.StandIn && name != serviceWorker && name != serviceAssets {
+			name, entrypoint, props = serviceAway, "", nil
+		}
 		n, err := designator(name, entrypoint, props)
 		if err != nil {
 			failed = err
 		}
 		return n
 	}
-	for _, s := range m.KV {
-		out = append(out, binding(s.Binding, "kvNamespace", target(serviceKV, "", map[string]string{"namespace": s.ID})))
+	for _, k := range m.KV {
+		out = append(out, binding(k.Binding, "kvNamespace", target(serviceKV, "", map[string]string{"namespace": k.ID})))
 	}
-	for _, s := range m.D1 {
-		out = append(out, wrapped(s.Binding, "cloudflare-internal:d1-api", target(serviceD1, "", map[string]string{"database": s.ID})))
+	for _, d := range m.D1 {
+		out = append(out, wrapped(d.Binding, "cloudflare-internal:d1-api", target(serviceD1, "", map[string]string{"database": d.ID})))
 	}
 	for _, p := range m.Producers {
 		to := target(serviceQueues, "", map[string]string{"queue": p.Queue})
@@ -152,6 +156,9 @@ func (w inside) render() node {
 // trial nothing comes due: it has no crons, and its queues have no consumers.
 func services(s *Spec) ([]node, error) {
 	m := s.Deployment.Manifest
+	if s.StandIn {
+		return []node{away(m)}, nil
+	}
 	var out []node
 	if len(m.KV) > 0 {
 		out = append(out, kv(s)...)

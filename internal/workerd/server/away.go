@@ -67,7 +67,7 @@ func (b *backend) blameStore(r *http.Response) error {
 
 // Suspects implements relay.Backend: it knows workerd's failure page by its size.
 func (b *backend) Suspects(status int, length int64) bool {
-	return status == http.StatusInternalServerError && length == int64(len(failurePage)) && b.durable()
+	return status == http.StatusInternalServerError && length == int64(len(failurePage)) && (b.durable() || b.standIn)
 }
 
 // Blames implements relay.Backend: the store may be to blame for workerd's failure page.
@@ -76,7 +76,7 @@ func (b *backend) Blames(body []byte) error {
 		return nil
 	}
 	for end := time.Now().Add(troubleWait); ; time.Sleep(troubleLook) {
-		if b.storeAway() {
+		if b.standIn || b.storeAway() {
 			return errStoreAway
 		}
 		if time.Now().After(end) {

@@ -36,6 +36,8 @@ type backend struct {
 	healthy   atomic.Bool
 	drained   atomic.Bool   // it was asked to leave
 	gone      chan struct{} // closed when the exit was dealt with
+	standIn   bool          // it serves without the store, while that is away
+	of        *backend      // whose spare it was made as; nil: nobody's
 
 	mu       sync.Mutex // guards the rest
 	inflight int
@@ -43,7 +45,8 @@ type backend struct {
 	idle     chan struct{} // closed once retired with nothing in flight
 	sockets  map[*socket]struct{}
 	waits    map[*wait]struct{}
-	cause    string // why it was killed, for the log
+	cause    string   // why it was killed, for the log
+	spare    *backend // ready to stand in for it; nil: none
 }
 
 func newBackend(a adoption, p Process, slot int) *backend {
@@ -149,6 +152,13 @@ func (b *backend) closed(k *socket) {
 	b.mu.Lock()
 	delete(b.sockets, k)
 	b.mu.Unlock()
+}
+
+// ends reports whether it gets no more requests, and is about to leave.
+func (b *backend) ends() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.retired
 }
 
 func (b *backend) requests() int {

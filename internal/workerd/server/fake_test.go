@@ -82,6 +82,7 @@ type fakeProcess struct {
 	exit     instance.Exit
 	ended    bool
 	done     chan struct{}
+	leaving  chan struct{}
 	conns    map[net.Conn]struct{}
 }
 
@@ -194,8 +195,9 @@ func (p *fakeProcess) end(e instance.Exit) {
 	close(p.done)
 }
 
-func (p *fakeProcess) Done() <-chan struct{} { return p.done }
-func (p *fakeProcess) Exit() instance.Exit   { p.mu.Lock(); defer p.mu.Unlock(); return p.exit }
+func (p *fakeProcess) Done() <-chan struct{}    { return p.done }
+func (p *fakeProcess) Exit() instance.Exit      { p.mu.Lock(); defer p.mu.Unlock(); return p.exit }
+func (p *fakeProcess) Leaving() <-chan struct{} { return p.leaving }
 func (p *fakeProcess) StoreTrouble() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,16 +242,17 @@ type fakeRuntime struct {
 	loadErr error
 	prepErr error
 	// leftovers: something of an earlier run is settled before anything else.
-	leftovers bool
-	broken    map[string]string // version to the runtime's sentence
-	durable   bool
-	handler   func(p *fakeProcess) http.Handler
-	started   []*fakeProcess
-	reaped    []string // "pid clean"
-	startErr  error
-	loads     int
-	looks     int         // for lapsed peers
-	lapses    []time.Time // when peers' leases run out
+	leftovers  bool
+	broken     map[string]string // version to the runtime's sentence
+	durable    bool
+	handler    func(p *fakeProcess) http.Handler
+	started    []*fakeProcess
+	reaped     []string // "pid clean"
+	startErr   error
+	loads      int
+	peersServe bool
+	looks      int         // for lapsed peers
+	lapses     []time.Time // when peers' leases run out
 }
 
 func (f *fakeRuntime) Prepare(context.Context) (func(context.Context) error, error) {
@@ -297,9 +300,14 @@ func (f *fakeRuntime) Start(_ context.Context, d *layout.Deployment, _ int) (Pro
 	if f.startErr != nil {
 		return nil, f.startErr
 	}
+	return f.run(d, f.durable), nil
+}
+
+// run starts a process. Called with mu held.
+func (f *fakeRuntime) run(d *layout.Deployment, cluster bool) *fakeProcess {
 	p := &fakeProcess{
-		pid: -1 - len(f.started), version: d.Version, cluster: f.durable, l: newPipeListener(),
-		done: make(chan struct{}), conns: map[net.Conn]struct{}{}, started: time.Now(),
+		pid: -1 - len(f.started), version: d.Version, cluster: cluster, l: newPipeListener(),
+		done: make(chan struct{}), leaving: make(chan struct{}), conns: map[net.Conn]struct{}{}, started: time.Now(),
 	}
 	h := http.Handler(p)
 	if f.handler != nil {
@@ -308,7 +316,19 @@ func (f *fakeRuntime) Start(_ context.Context, d *layout.Deployment, _ int) (Pro
 	p.srv = &http.Server{Handler: h}
 	go func() { _ = p.srv.Serve(p.l) }()
 	f.started = append(f.started, p)
-	return p, nil
+	return p
+}
+
+func (f *fakeRuntime) StandIn(_ context.Context, d *layout.Deployment) (Process, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.run(d, false), nil
+}
+
+func (f *fakeRuntime) PeersServe(context.Context) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.peersServe
 }
 
 func (f *fakeRuntime) Joined(context.Context, Process) {}

@@ -51,9 +51,10 @@ type State struct {
 	Draining   bool             `json:"draining"`
 	Deployment *DeploymentState `json:"deployment"`
 	Refused    *Outcome         `json:"refused,omitempty"`
-	RSS        int64            `json:"rss_bytes"` // of this process and its workerds
-	Requests   int              `json:"requests"`  // under way
-	Restarts   int              `json:"restarts"`  // of workerds that died
+	StoreAway  bool             `json:"store_away,omitempty"` // only what needs no state is served
+	RSS        int64            `json:"rss_bytes"`            // of this process and its workerds
+	Requests   int              `json:"requests"`             // under way
+	Restarts   int              `json:"restarts"`             // of workerds that died
 	Processes  []ProcessState   `json:"processes"`
 }
 
@@ -87,13 +88,14 @@ func (s *Server) State() State {
 		Ready: ready, Draining: s.stopping, Refused: s.refused, RSS: s.rss(os.Getpid()), Restarts: s.restarts,
 		Processes: []ProcessState{},
 	}
+	st.StoreAway = s.current != nil && s.current.standIn
 	draining := 0
 	for b := range s.backends {
 		p := ProcessState{
 			PID: b.proc.PID(), Generation: b.generation, Serving: b == s.current,
 			RSS: s.rss(b.proc.PID()), Requests: b.requests(), Cluster: b.proc.ClusterAddr(),
 		}
-		if !p.Serving {
+		if !p.Serving && b.ends() {
 			draining++
 		}
 		st.RSS += p.RSS

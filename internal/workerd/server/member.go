@@ -34,11 +34,14 @@ type seenMember struct {
 	age time.Duration // since it was last written, by the store's own clock
 }
 
-// members reads the records that were written within the last hour.
-func members(ctx context.Context, b bucket.Bucket, prefix string, now time.Time) ([]seenMember, error) {
+// recordsOf is how old a record may be that says something of a lease.
+const recordsOf = time.Hour
+
+// members reads the records that were written within that time.
+func members(ctx context.Context, b bucket.Bucket, prefix string, within time.Duration, now time.Time) ([]seenMember, error) {
 	var keys []string
 	err := bucket.Walk(ctx, b, prefix+nodesPrefix, func(i bucket.Info) error {
-		if strings.HasSuffix(i.Key, ".json") && now.Sub(i.Modified) < time.Hour {
+		if strings.HasSuffix(i.Key, ".json") && now.Sub(i.Modified) < within {
 			keys = append(keys, i.Key)
 		}
 		return nil
@@ -94,7 +97,7 @@ func (m member) holds() bool { return m.ExpiresMS != 0 && !m.Draining }
 // is its own; if there are several, an earlier process had the same port, and
 // none is certain.
 func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, now time.Time) (string, error) {
-	all, err := members(ctx, b, prefix, now)
+	all, err := members(ctx, b, prefix, recordsOf, now)
 	if err != nil {
 		return "", err
 	}
@@ -116,7 +119,7 @@ func findMember(ctx context.Context, b bucket.Bucket, prefix, address string, no
 
 // lapsed says how long ago leases ran out of members that did not leave.
 func lapsed(ctx context.Context, b bucket.Bucket, prefix string, lease time.Duration, now time.Time) ([]time.Duration, error) {
-	all, err := members(ctx, b, prefix, now)
+	all, err := members(ctx, b, prefix, recordsOf, now)
 	if err != nil {
 		return nil, err
 	}

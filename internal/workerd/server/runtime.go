@@ -21,6 +21,11 @@ type Runtime interface {
 	Fetch(ctx context.Context, p layout.Pointer) (*layout.Deployment, error)
 	// Start starts a workerd on the disk of that slot. It may not be ready yet.
 	Start(ctx context.Context, d *layout.Deployment, slot int) (Process, error)
+	// StandIn starts a workerd of a deployment that keeps state, without the state; see
+	// standin.go. It may not be ready yet.
+	StandIn(ctx context.Context, d *layout.Deployment) (Process, error)
+	// PeersServe reports whether another member of the cluster is known to serve.
+	PeersServe(ctx context.Context) bool
 	// Joined is called once a process is ready, Reaped once it is gone for good;
 	// clean says that it handed over and left the cluster by itself.
 	Joined(ctx context.Context, p Process)
@@ -50,6 +55,8 @@ type Process interface {
 	Drain() error
 	Kill() error
 	Done() <-chan struct{}
+	// Leaving is closed once it says that it leaves the cluster, just before it ends.
+	Leaving() <-chan struct{}
 	// StoreTrouble is when it last said that the store failed it; zero: never.
 	StoreTrouble() time.Time
 	Exit() instance.Exit

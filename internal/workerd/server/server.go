@@ -53,10 +53,6 @@ const (
 	settleTime = time.Second
 )
 
-// leaseLost is how workerd begins to say that it fenced itself: its lease lapsed, or a
-// renewal had no answer in time.
-const leaseLost = "leaving the cluster: "
-
 // Server supervises the workerds of one application.
 type Server struct {
 	o   Options
@@ -414,25 +410,37 @@ func (s *Server) launch(a adoption) (*backend, error) {
 		return nil, err
 	}
 	b := newBackend(a, p, slot)
+	if err := s.enlist(b); err != nil {
+		s.freeSlot(slot)
+		return nil, err
+	}
+	s.rt.Joined(ctx, p)
+	if b.durable() {
+		s.work.Go(func() { s.watchStore(b) })
+	}
+	return b, nil
+}
+
+// enlist begins to look after a workerd that is ready. When the server stops it ends
+// the workerd instead.
+func (s *Server) enlist(b *backend) error {
 	b.proxy = s.newProxy(b)
 	b.healthy.Store(true)
 	s.mu.Lock()
 	if s.stopping {
 		s.mu.Unlock()
-		_ = p.Kill()
-		<-p.Done()
-		s.freeSlot(slot)
-		return nil, errStop
+		_ = b.proc.Kill()
+		<-b.proc.Done()
+		return errStop
 	}
 	s.backends[b] = struct{}{}
 	s.mu.Unlock()
-	s.rt.Joined(ctx, p)
 	s.work.Go(func() { s.watch(b) })
 	s.work.Go(func() { s.watchWaits(b) })
 	if s.o.MaxRSS > 0 {
 		s.work.Go(func() { s.watchMemory(b) })
 	}
-	return b, nil
+	return nil
 }
 
 func (s *Server) takeSlot() (int, bool) {

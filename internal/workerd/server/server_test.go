@@ -199,16 +199,6 @@ func TestAStoreThatIsAwayAtStart(t *testing.T) {
 	}
 }
 
-func TestALostLeaseEndsWith3(t *testing.T) {
-	rt := deployed("v1")
-	err := ends(t, rt, time.Second, func(w *world) {
-		rt.process(0).end(instance.Exit{Code: 1, Stderr: "workerd/x.rs:1: leaving the cluster: the lease lapsed before it could be renewed\n"})
-	})
-	if exitCode(err) != 3 {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestACrashIsRestarted(t *testing.T) {
 	rt := deployed("v1")
 	withServer(t, rt, Options{}, func(w *world) {

@@ -2,10 +2,11 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/scafo/scafo/internal/workerd/instance"
 )
 
 // watch follows a workerd from ready to its end.
@@ -14,9 +15,14 @@ func (s *Server) watch(b *backend) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	lastAnswer, lastReady := time.Now(), time.Now()
+	leaving := b.proc.Leaving()
 	for {
 		select {
 		case <-b.proc.Done():
+		case <-leaving:
+			leaving = nil
+			s.leaves(b)
+			continue
 		case <-tick.C:
 		}
 		if b.killed() != "" {
@@ -121,20 +127,34 @@ func (s *Server) replace(b *backend) {
 	s.switchTo(n)
 }
 
+// leaves moves the requests off a workerd that is just about to end for want of its
+// lease, where another one is ready to stand in for it.
+func (s *Server) leaves(b *backend) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == b && !s.stopping {
+		s.standFor(b)
+	}
+}
+
 // exited deals with the end of a workerd.
 func (s *Server) exited(b *backend) {
 	exit := b.proc.Exit()
 	clean := b.drained.Load() && exit.Code == 0
-	fenced := strings.Contains(exit.Stderr, leaseLost) || strings.Contains(b.proc.Stderr(), leaseLost)
+	fenced := strings.Contains(exit.Stderr, instance.LeaseLost) || strings.Contains(b.proc.Stderr(), instance.LeaseLost)
 	s.mu.Lock()
 	delete(s.backends, b)
-	wasCurrent := s.current == b
-	if wasCurrent {
-		s.current = nil
-	}
+	wasCurrent := s.current == b || s.current != nil && s.current.of == b
 	stopping := s.stopping
+	if s.current == b {
+		s.current = nil
+		if fenced && !stopping {
+			s.standFor(b)
+		}
+	}
 	uptime := time.Since(b.started)
 	s.mu.Unlock()
+	s.dismiss(b.takeSpare())
 	b.closeIdle()
 
 	log := s.log.With("pid", b.proc.PID(), "version", b.pointer.Version, "code", exit.Code, "signal", exit.Signal)
@@ -144,15 +164,16 @@ func (s *Server) exited(b *backend) {
 	default:
 		log.Warn("workerd died", "killed", b.killed(), "said", lastLine(exit.Stderr))
 	}
+	if b.standIn {
+		return // whoever put it there looks after that: see rescue
+	}
 	if wasCurrent && fenced && !stopping {
 		s.freeSlot(b.slot)
-		s.fatal(ExitFenced, errors.New("the lease was lost: "+lastLine(exit.Stderr)))
+		s.work.Go(func() { s.rescue(b.adoption, func() { s.reaped(b, false) }) })
 		return
 	}
 	// What it held is handed on before its disk is used again.
-	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
-	s.rt.Reaped(ctx, b.proc, clean)
-	cancel()
+	s.reaped(b, clean)
 	s.freeSlot(b.slot)
 	if wasCurrent && !stopping {
 		a := b.adoption
@@ -161,6 +182,12 @@ func (s *Server) exited(b *backend) {
 }
 
 const reapTimeout = 3 * time.Second
+
+func (s *Server) reaped(b *backend, clean bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
+	defer cancel()
+	s.rt.Reaped(ctx, b.proc, clean)
+}
 
 // restart brings back what was served when its workerd died, unless something
 // else was adopted meanwhile.
@@ -187,6 +214,11 @@ func (s *Server) restart(a adoption, uptime time.Duration) {
 		s.mu.Unlock()
 		if superseded {
 			s.unlockSwap()
+			return
+		}
+		if a.deployment.Durable() && !s.storeAnswers() {
+			s.unlockSwap()
+			s.rescue(a, nil) // it would not start
 			return
 		}
 		b, err := s.launch(a)

@@ -44,9 +44,12 @@ type workerdRuntime struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // refresh, and the searches of Joined
 
-	mu      sync.Mutex // guards the rest
-	key     string
-	running map[*instance.Instance]struct{}
+	mu          sync.Mutex // guards the rest
+	key         string
+	running     map[*instance.Instance]struct{}
+	lastNetwork *instance.Network // of the last start
+
+	peers peers
 }
 
 func newWorkerdRuntime(st store, workerd string, dir *dataDir, c Command, env Env, log *slog.Logger, lines *lineLog) *workerdRuntime {
@@ -57,6 +60,7 @@ func newWorkerdRuntime(st store, workerd string, dir *dataDir, c Command, env En
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.work.Go(w.refresh)
+	w.work.Go(w.followPeers)
 	return w
 }
 
@@ -194,6 +198,9 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 	if spec.Network, err = w.network(ctx); err != nil {
 		return nil, err
 	}
+	w.mu.Lock()
+	w.lastNetwork = spec.Network
+	w.mu.Unlock()
 	if d.Durable() {
 		if spec.Cluster, err = w.cluster(ctx); err != nil {
 			return nil, err
@@ -207,6 +214,23 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 	w.running[i] = struct{}{}
 	w.mu.Unlock()
 	w.remember(i, slot)
+	return i, nil
+}
+
+// StandIn starts a workerd without the deployment's state. Names may not be found while
+// the store is away: its network is that of the last start.
+func (w *workerdRuntime) StandIn(ctx context.Context, d *layout.Deployment) (Process, error) {
+	w.mu.Lock()
+	network := w.lastNetwork
+	w.mu.Unlock()
+	i, err := instance.Start(ctx, instance.Spec{
+		Workerd: w.workerd, Deployment: d, Run: w.dir.newRun(), StandIn: true,
+		Limits:         instance.Limits{Memory: w.env.HardMemory, Files: maxFiles},
+		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version), Cache: w.cache, Network: network,
+	})
+	if err != nil {
+		return nil, err
+	}
 	return i, nil
 }
 
