@@ -68,7 +68,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		refuse(w, r, http.StatusNotFound, "not-found", "Nothing is here", "No application answers for "+host+".")
 		return nil
 	case e.unserved != "":
-		refuse(w, r, http.StatusServiceUnavailable, "draining", "Not ready", "The application behind "+host+" is not serving at the moment.")
+		refuseUnserved(w, r, host)
 		return nil
 	}
 	// The other forwarding headers are overwritten by the proxy; this one it would
@@ -86,7 +86,12 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	// An answer without a type has none: net/http would guess one.
 	w.Header()["Content-Type"] = nil
 	caddyhttp.SetVar(r.Context(), routeVar, &attempt{entry: e, began: time.Now()})
-	return next.ServeHTTP(w, r)
+	err := next.ServeHTTP(w, r)
+	if nobodyThere(r, err) {
+		refuseUnserved(w, r, host)
+		return nil
+	}
+	return err
 }
 
 // refuse answers with a plain page for browsers and a problem document (RFC 9457)
