@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/scafo/scafo/internal/applog"
@@ -20,12 +19,15 @@ import (
 type lineLog struct {
 	log     *slog.Logger
 	queue   chan taggedLine
-	dropped atomic.Int64
+	dropped chan struct{} // has one when lines were dropped and nobody was told yet
 	stop    chan struct{}
 	done    chan struct{}
 
-	mu    sync.Mutex
-	limit applog.Limit // guarded by mu
+	mu    sync.Mutex   // guards the rest
+	limit applog.Limit // how fast lines may come
+	lost  int64        // dropped and not told of yet
+	first time.Time    // when the first of those was
+	last  time.Time    // and the last
 }
 
 // taggedLine is a line with the deployment that said it.
@@ -42,37 +44,66 @@ const (
 	lineBurst = 8 << 20
 	// maxText bounds one line, so that it is one also for whoever reads the log.
 	maxText = 16 << 10
+	// dropsOver is how long nothing was dropped once a burst is over; then the log is told
+	// how much it lacks. One that goes on is told of each dropsEvery.
+	dropsOver  = 3 * time.Second
+	dropsEvery = 10 * time.Second
 )
 
 func newLineLog(log *slog.Logger) *lineLog {
 	l := &lineLog{
-		log: log, queue: make(chan taggedLine, lineQueue), stop: make(chan struct{}), done: make(chan struct{}),
+		log: log, queue: make(chan taggedLine, lineQueue), dropped: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		limit: applog.Limit{Rate: lineRate, Burst: lineBurst},
 	}
-	go func() {
-		defer close(l.done)
-		for {
-			select {
-			case line := <-l.queue:
-				l.write(line)
-				continue
-			default:
-			}
-			select {
-			case line := <-l.queue:
-				l.write(line)
-			case <-l.stop:
-				return
-			}
-		}
-	}()
+	go l.run()
 	return l
 }
 
-func (l *lineLog) write(line taggedLine) {
-	if n := l.dropped.Swap(0); n > 0 {
+func (l *lineLog) run() {
+	defer close(l.done)
+	over := time.NewTimer(dropsOver)
+	over.Stop()
+	defer over.Stop()
+	for {
+		select {
+		case line := <-l.queue:
+			l.write(line)
+			continue
+		default:
+		}
+		select {
+		case line := <-l.queue:
+			l.write(line)
+		case <-l.dropped:
+			over.Reset(dropsOver)
+		case <-over.C:
+			if !l.told(time.Now()) {
+				over.Reset(dropsOver)
+			}
+		case <-l.stop:
+			return
+		}
+	}
+}
+
+// told says how many lines were dropped, in one line for each burst. It is false while
+// the burst goes on.
+func (l *lineLog) told(now time.Time) bool {
+	l.mu.Lock()
+	n := l.lost
+	if n > 0 && now.Sub(l.last) < dropsOver && now.Sub(l.first) < dropsEvery {
+		l.mu.Unlock()
+		return false
+	}
+	l.lost = 0
+	l.mu.Unlock()
+	if n > 0 {
 		l.log.Warn("lines of output were dropped", "lines", n)
 	}
+	return true
+}
+
+func (l *lineLog) write(line taggedLine) {
 	level := slog.LevelInfo
 	switch line.Level {
 	case "error":
@@ -113,17 +144,25 @@ func (l *lineLog) of(deployment string) func(instance.Line) {
 
 // add queues a line; it never blocks.
 func (l *lineLog) add(line taggedLine) {
+	now := time.Now()
 	l.mu.Lock()
-	ok, _ := l.limit.Take(min(len(line.Text), maxText)+lineOverhead, time.Now())
-	l.mu.Unlock()
-	if !ok && !line.Runtime {
-		l.dropped.Add(1)
+	defer l.mu.Unlock()
+	ok, _ := l.limit.Take(min(len(line.Text), maxText)+lineOverhead, now)
+	if ok || line.Runtime {
+		select {
+		case l.queue <- line:
+			return
+		default:
+		}
+	}
+	l.last = now
+	if l.lost++; l.lost > 1 {
 		return
 	}
+	l.first = now
 	select {
-	case l.queue <- line:
+	case l.dropped <- struct{}{}:
 	default:
-		l.dropped.Add(1)
 	}
 }
 
@@ -134,7 +173,5 @@ const lineOverhead = 100
 func (l *lineLog) close() {
 	close(l.stop)
 	<-l.done
-	if n := l.dropped.Swap(0); n > 0 {
-		l.log.Warn("lines of output were dropped", "lines", n)
-	}
+	l.told(time.Now().Add(dropsOver))
 }
