@@ -135,6 +135,7 @@ type Instance struct {
 	trouble atomic.Int64  // when the store last failed it, in nanoseconds; 0: never
 	leaving chan struct{} // closed once it said that it leaves the cluster
 	leave   sync.Once     // closes it
+	starved sync.Once     // it was said what its lines about memory mean
 	bound   chan struct{} // closed once every port was reported
 	done    chan struct{}
 
@@ -373,6 +374,7 @@ func (i *Instance) read(f *os.File, stderr bool) {
 		if !l.Exception && (stderr || r.Source != "") {
 			i.tail.add(l, r)
 		}
+		i.explain(l, r)
 		if i.spec.Log != nil {
 			i.spec.Log(l)
 		}
