@@ -47,6 +47,7 @@ type backend struct {
 	waits    map[*wait]struct{}
 	cause    string   // why it was killed, for the log
 	spare    *backend // ready to stand in for it; nil: none
+	leaves   bool     // it is about to end, and gets no spare any more
 }
 
 func newBackend(a adoption, p Process, slot int) *backend {

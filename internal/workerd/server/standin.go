@@ -60,7 +60,7 @@ func (s *Server) watchStore(b *backend) {
 	for {
 		select {
 		case <-b.gone:
-			s.dismiss(b.takeSpare()) // it came too late
+			s.dismiss(b.lastSpare()) // it came too late
 			return
 		case <-tick.C:
 		}
@@ -93,7 +93,7 @@ func (s *Server) dismiss(spare *backend) {
 func (b *backend) wantsSpare() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.spare == nil && !b.retired
+	return b.spare == nil && !b.retired && !b.leaves
 }
 
 func (b *backend) setSpare(spare *backend) {
@@ -110,10 +110,18 @@ func (b *backend) takeSpare() *backend {
 	return spare
 }
 
+// lastSpare takes the spare of one that is about to end, and gets no other.
+func (b *backend) lastSpare() *backend {
+	b.mu.Lock()
+	b.leaves = true
+	b.mu.Unlock()
+	return b.takeSpare()
+}
+
 // standFor puts the spare of b in its place, if it has one that lives. Called with mu
 // held.
 func (s *Server) standFor(b *backend) {
-	spare := b.takeSpare()
+	spare := b.lastSpare()
 	if spare == nil {
 		return
 	}

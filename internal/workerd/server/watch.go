@@ -154,7 +154,7 @@ func (s *Server) exited(b *backend) {
 	}
 	uptime := time.Since(b.started)
 	s.mu.Unlock()
-	s.dismiss(b.takeSpare())
+	s.dismiss(b.lastSpare())
 	b.closeIdle()
 
 	log := s.log.With("pid", b.proc.PID(), "version", b.pointer.Version, "code", exit.Code, "signal", exit.Signal)
