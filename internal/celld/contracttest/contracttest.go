@@ -48,6 +48,7 @@ const (
 
 // Suite runs every check.
 func Suite(t *testing.T, p Program, s Store) {
+	due := beginCrons(newBench(t, p, s))
 	for _, c := range []struct {
 		name string
 		run  func(*bench)
@@ -107,6 +108,7 @@ func Suite(t *testing.T, p Program, s Store) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(newBench(t, p, s)) })
 	}
+	t.Run("Crons", due.check)
 }
 
 // bench is one test's own prefix in the store, reached through a proxy that the
