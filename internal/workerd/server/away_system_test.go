@@ -47,6 +47,7 @@ const awayFor = 20 * time.Second
 // While the store is away, also for longer than a lease lasts, what needs it not goes
 // on, what needs it is told so in time, and everything comes back with the store.
 func TestStoreAway(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"cut", "hangs"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -58,6 +59,11 @@ func TestStoreAway(t *testing.T) {
 			s, p := b.serve("n1"), other.serve("n2")
 			s.want("/", "1")
 			member := s.workerdPID()
+			var two *pair
+			if how == "cut" {
+				made := b.pair()
+				two = &made
+			}
 			open := b.away(how)
 			asked, missed := 0, 0
 			for end := time.Now().Add(awayFor); time.Now().Before(end); asked++ {
@@ -79,6 +85,9 @@ func TestStoreAway(t *testing.T) {
 			if s.status("/.well-known/celld/health") != 200 || !gone(member) {
 				t.Error("it is not served by one that stands in")
 			}
+			if two != nil {
+				two.parted()
+			}
 			open()
 			body, took := s.settled("/read")
 			if body < "1" || len(body) > 1 || took > 5*time.Second {
@@ -90,6 +99,41 @@ func TestStoreAway(t *testing.T) {
 				t.Errorf("the process ended: %v", over)
 			}
 		})
+	}
+}
+
+// pair is an application on two nodes of which one alone reaches the store through the
+// gate.
+type pair struct{ through, past *serving }
+
+func (b *bench) pair() pair {
+	through := *b
+	through.prefix = "pair"
+	through.deploy(keeper, "Keeper")
+	past := through
+	past.gate = &gate{url: b.store.URL}
+	p := pair{past: past.serve("n3")}
+	p.through = through.serve("n4")
+	p.through.want("/", "1")
+	b.until("who its peers are is read", 10*time.Second, func() bool { return time.Since(p.through.begun) > 3*time.Second })
+	return p
+}
+
+// parted holds that the node without the store has ended, so that requests go to the
+// other one, which has its objects and lost nothing.
+func (p pair) parted() {
+	t := p.past.b
+	t.Helper()
+	select {
+	case <-p.through.done:
+		if code := p.through.cmd.ProcessState.ExitCode(); code != 3 {
+			t.Errorf("the node without the store ended with %d, want 3", code)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the node without the store goes on beside one that has it")
+	}
+	if body, took := p.past.settled("/"); body != "2" || took > time.Second {
+		t.Errorf("its peer: %q after %s", body, took)
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 	// peersEvery is how often the records are read. A member's own workerd lists them
 	// some twenty times in that time.
 	peersEvery = time.Minute
-	peersFirst = 10 * time.Second // after the start
+	peersFirst = 2 * time.Second // after the start
 	// peersRecent is how old a record may be: whoever lives renews it every few seconds.
 	peersRecent = time.Minute
 	// peersTimeout bounds one reading.

@@ -148,6 +148,7 @@ type serving struct {
 	url, internal string
 	done          chan struct{}
 	log           *lockedBuffer
+	begun         time.Time
 }
 
 type lockedBuffer struct {
@@ -164,7 +165,7 @@ func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); retur
 
 func (b *bench) serve(node string, extra ...string) *serving {
 	b.Helper()
-	s := &serving{b: b, done: make(chan struct{}), log: &lockedBuffer{}}
+	s := &serving{b: b, done: make(chan struct{}), log: &lockedBuffer{}, begun: time.Now()}
 	public, internal := freePort(b.T), freePort(b.T)
 	s.url, s.internal = "http://"+public, "http://"+internal
 	s.cmd = exec.Command(b.program, append(b.target(), "--listen", public, "--internal-listen", internal)...)
