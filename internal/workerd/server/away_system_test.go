@@ -153,6 +153,7 @@ func TestAnExceptionIsNotTheStores(t *testing.T) {
 func TestDrainWithoutTheStore(t *testing.T) {
 	for _, how := range []string{"cut", "hangs"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t)
 			b.deploy(keeper, "Keeper")
 			s := b.serve("n1")
