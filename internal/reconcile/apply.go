@@ -28,9 +28,10 @@ func (l *Loop) apply(v *view) {
 			if !ok {
 				since = now
 			}
-			if keep = now.Sub(since) < l.c.Times.DrainRoute; keep {
-				lingering[w.UID] = since
+			if keep = !since.IsZero() && now.Sub(since) < l.c.Times.DrainRoute; !keep {
+				since = time.Time{} // it is over, also while the process takes its time to go
 			}
+			lingering[w.UID] = since
 		}
 		if v.phase == drainGone {
 			keep = false
@@ -49,7 +50,7 @@ func (l *Loop) apply(v *view) {
 // lingering is whether some process has lingered for long enough.
 func (l *Loop) lingering() bool {
 	for _, since := range l.leaving {
-		if time.Since(since) >= l.c.Times.DrainRoute {
+		if !since.IsZero() && time.Since(since) >= l.c.Times.DrainRoute {
 			return true
 		}
 	}

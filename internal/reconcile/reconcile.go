@@ -46,7 +46,7 @@ type Loop struct {
 	// Only the goroutine of Run touches these.
 	set      []supervise.Want       // what the supervisor was last told
 	told     bool                   // it was told at all
-	leaving  map[string]time.Time   // by uid: since when a process lingers
+	leaving  map[string]time.Time   // by uid: since when a process lingers; zero once it has for long enough
 	redo     bool                   // the last pass left something undone
 	retryAt  time.Time              // when to try that again
 	failed   int                    // how often that failed in a row
@@ -197,7 +197,9 @@ func (l *Loop) next() time.Time {
 	sooner(l.relistAt)
 	sooner(l.drain.wake(l.c.Times))
 	for _, since := range l.leaving {
-		sooner(since.Add(l.c.Times.DrainRoute))
+		if !since.IsZero() {
+			sooner(since.Add(l.c.Times.DrainRoute))
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -312,12 +312,15 @@ type fakeSupervisor struct {
 	mu       sync.Mutex
 	starts   time.Duration                   // how long a start takes
 	reloads  time.Duration                   // how long a reload takes
+	stops    time.Duration                   // how long a process drains; 0: it is gone at once
+	started  int                             // how many processes were started
 	refuse   map[string]string               // by version: what the runtime says to it
 	crash    map[string]string               // by version: what it says before it exits 1
 	procs    map[string]*scafo.ProcessStatus // by uid
 	internal bool                            // processes tell their internal listener and a pid; port 1 is shop's
 	disk     map[string]bool                 // the uids that left something on disk
 	gen      map[string]int                  // by uid: of the latest start or reload
+	again    map[string]supervise.Want       // by uid: what is started once it is gone
 	sets     int
 	dead     bool
 	ports    int
@@ -326,7 +329,7 @@ type fakeSupervisor struct {
 func newFakeSupervisor(node string) *fakeSupervisor {
 	return &fakeSupervisor{
 		node: node, changes: make(chan struct{}, 1), starts: 200 * time.Millisecond, reloads: 20 * time.Millisecond,
-		refuse: map[string]string{}, crash: map[string]string{}, procs: map[string]*scafo.ProcessStatus{}, gen: map[string]int{}, disk: map[string]bool{}, ports: 20000,
+		refuse: map[string]string{}, crash: map[string]string{}, procs: map[string]*scafo.ProcessStatus{}, gen: map[string]int{}, again: map[string]supervise.Want{}, disk: map[string]bool{}, ports: 20000,
 	}
 }
 
@@ -353,6 +356,7 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 		p, ok := s.procs[w.UID]
 		switch {
 		case !ok:
+			s.started++
 			s.ports++
 			s.disk[w.UID] = true
 			p = &scafo.ProcessStatus{
@@ -371,6 +375,8 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 				}
 				p.State, p.Deployment = scafo.ProcessReady, p.Wanted
 			})
+		case p.State == scafo.ProcessDraining: // it goes all the same, and another one comes then
+			s.again[w.UID] = w
 		case p.Wanted != w.Version:
 			p.Wanted = w.Version
 			s.later(w.UID, s.reloads, func(p *scafo.ProcessStatus) {
@@ -382,13 +388,45 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 			})
 		}
 	}
-	for uid := range s.procs {
-		if !named[uid] {
+	for uid, p := range s.procs {
+		switch {
+		case named[uid]:
+		case s.stops == 0:
 			delete(s.procs, uid)
 			s.gen[uid]++
+		default:
+			delete(s.again, uid)
+			s.drain(p)
 		}
 	}
 	signal(s.changes)
+}
+
+// drain has a process go, and start anew when it is wanted by then. The caller holds
+// mu.
+func (s *fakeSupervisor) drain(p *scafo.ProcessStatus) {
+	if p.State == scafo.ProcessDraining {
+		return
+	}
+	p.State = scafo.ProcessDraining
+	s.later(p.UID, s.stops, func(p *scafo.ProcessStatus) {
+		delete(s.procs, p.UID)
+		if w, ok := s.again[p.UID]; ok {
+			delete(s.again, p.UID)
+			go s.Set(append(s.wants(), w))
+		}
+	})
+}
+
+// wants are what runs and stays. The caller holds mu.
+func (s *fakeSupervisor) wants() []supervise.Want {
+	var out []supervise.Want
+	for _, p := range s.procs {
+		if p.State != scafo.ProcessDraining {
+			out = append(out, supervise.Want{Application: p.Application, UID: p.UID, Version: p.Wanted})
+		}
+	}
+	return out
 }
 
 // later changes the process after a while, unless something else happened to it.
