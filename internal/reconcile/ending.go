@@ -40,10 +40,30 @@ func (l *Loop) endLives(v *view) {
 				alive[app.UID] = app.Deleting == nil
 			}
 		}
-		if !alive[uid] {
+		switch {
+		case !alive[uid]:
 			l.endLife(uid)
+		case !l.searched[uid] && !runs(v.running, uid):
+			l.searched[uid] = true
+			l.endForgotten(uid)
 		}
 	}
+}
+
+// endForgotten ends the process of an application that lives and whose place this is
+// not, if an earlier daemon left one that this one does not know of: nothing else
+// would. Only daemons before this one can have, so that it is looked for once.
+func (l *Loop) endForgotten(uid string) {
+	l.tasks.start(func(ctx context.Context) {
+		if err := l.c.Supervisor.Stop(ctx, uid, stopWithin); err != nil {
+			l.log.Warn("it is not known whether an earlier daemon left a process of an application", "event", "application.leftover", "uid", uid, "err", err)
+		}
+		// It may have become this node's to run meanwhile.
+		l.mu.Lock()
+		l.setAgain = true
+		l.mu.Unlock()
+		signal(l.wake)
+	})
 }
 
 // endLife ends one life here, unless that is being done.

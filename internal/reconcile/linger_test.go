@@ -36,3 +36,27 @@ func TestAProcessThatWasReplacedIsNotStartedAgainWhileItDrains(t *testing.T) {
 		}
 	})
 }
+
+// A process that no daemon knows of any more, of an application that lives and is
+// placed elsewhere, is found at the next start of the daemon, and ended.
+func TestAForgottenProcessOfAnApplicationThatLivesIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		w.start("a")
+		app := w.deploy("", "shop", "v1")
+		w.until(time.Minute, "it is served", func() bool { return len(w.serving("shop")) == 1 })
+		b := w.start("b", func(_ *Config, s *fakeSupervisor, _ *scafo.Node) {
+			s.procs[app.UID] = &scafo.ProcessStatus{Application: "shop", UID: app.UID, State: scafo.ProcessReady, Deployment: "v1", Wanted: "v1"}
+			s.hidden[app.UID] = true
+		})
+		w.until(time.Minute, "the other one is ended", func() bool {
+			left := 1
+			b.sup.settings(func(s *fakeSupervisor) { left = len(s.procs) })
+			return left == 0
+		})
+		// Should it become this node's later, it runs there.
+		w.update("shop", func(a *scafo.Application) { a.Replicas = scafo.Replicas{Count: 2} })
+		w.until(time.Minute, "both serve it", func() bool { return len(w.serving("shop")) == 2 })
+	})
+}

@@ -59,6 +59,7 @@ type Loop struct {
 	seen     map[string]string      // by node: the heartbeat that liveness was told of
 	gone     map[string]time.Time   // by node: since when it counts as gone
 	orphaned map[orphan]bool        // those that were asked to end
+	searched map[string]bool        // by uid: it was looked whether an earlier daemon left a process
 	drain    drainState
 	passes   int64
 	placed   int       // placements that the pass under way has written
@@ -79,6 +80,7 @@ type Loop struct {
 	asked    map[string]time.Time // by node: when it last asked this one
 	known    map[string]time.Time // by node: since when it is known
 	ending   map[string]bool      // by uid: its last things are being removed
+	setAgain bool                 // the supervisor is to be told anew what shall run
 }
 
 // New makes a loop; Run runs it.
@@ -99,7 +101,7 @@ func New(c Config) (*Loop, error) {
 		live:    plan.NewLiveness(c.Node, now, plan.DefaultLivenessTimes(c.Times.Heartbeat, c.Times.HeartbeatStale)),
 		refresh: true, passed: make(chan struct{}),
 		outboxes: map[string]*outbox{}, asked: map[string]time.Time{}, known: map[string]time.Time{},
-		ending: map[string]bool{},
+		ending: map[string]bool{}, searched: map[string]bool{},
 	}
 	c.Store.OnChange(l.Changed)
 	return l, nil
@@ -224,12 +226,15 @@ func (l *Loop) pass(ctx context.Context) {
 	l.mu.Lock()
 	l.begun++
 	seq := l.begun
+	setAgain := l.setAgain
+	l.setAgain = false
 	l.mu.Unlock()
+	l.told = l.told && !setAgain
 
 	read, err := l.readChanges(ctx)
 	v := l.look()
 	again := l.redo && !began.Before(l.retryAt)
-	if v != nil && (again || !v.sameInputs(l.last) || l.lingering()) {
+	if v != nil && (again || setAgain || !v.sameInputs(l.last) || l.lingering()) {
 		l.redo = false
 		err = errors.Join(err, l.act(ctx, v))
 	} else if v != nil {

@@ -319,6 +319,7 @@ type fakeSupervisor struct {
 	procs    map[string]*scafo.ProcessStatus // by uid
 	internal bool                            // processes tell their internal listener and a pid; port 1 is shop's
 	disk     map[string]bool                 // the uids that left something on disk
+	hidden   map[string]bool                 // the uids whose process an earlier daemon left and this one does not know of
 	gen      map[string]int                  // by uid: of the latest start or reload
 	again    map[string]supervise.Want       // by uid: what is started once it is gone
 	sets     int
@@ -329,7 +330,7 @@ type fakeSupervisor struct {
 func newFakeSupervisor(node string) *fakeSupervisor {
 	return &fakeSupervisor{
 		node: node, changes: make(chan struct{}, 1), starts: 200 * time.Millisecond, reloads: 20 * time.Millisecond,
-		refuse: map[string]string{}, crash: map[string]string{}, procs: map[string]*scafo.ProcessStatus{}, gen: map[string]int{}, again: map[string]supervise.Want{}, disk: map[string]bool{}, ports: 20000,
+		refuse: map[string]string{}, crash: map[string]string{}, procs: map[string]*scafo.ProcessStatus{}, gen: map[string]int{}, again: map[string]supervise.Want{}, hidden: map[string]bool{}, disk: map[string]bool{}, ports: 20000,
 	}
 }
 
@@ -340,7 +341,9 @@ func (s *fakeSupervisor) Statuses() []scafo.ProcessStatus {
 	defer s.mu.Unlock()
 	out := []scafo.ProcessStatus{}
 	for _, p := range s.procs {
-		out = append(out, *p)
+		if !s.hidden[p.UID] {
+			out = append(out, *p)
+		}
 	}
 	slices.SortFunc(out, func(a, b scafo.ProcessStatus) int { return strings.Compare(a.Application+a.UID, b.Application+b.UID) })
 	return out
@@ -353,6 +356,7 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 	named := map[string]bool{}
 	for _, w := range wants {
 		named[w.UID] = true
+		delete(s.hidden, w.UID) // its start finds it
 		p, ok := s.procs[w.UID]
 		switch {
 		case !ok:
@@ -390,7 +394,7 @@ func (s *fakeSupervisor) Set(wants []supervise.Want) {
 	}
 	for uid, p := range s.procs {
 		switch {
-		case named[uid]:
+		case named[uid] || s.hidden[uid]:
 		case s.stops == 0:
 			delete(s.procs, uid)
 			s.gen[uid]++
