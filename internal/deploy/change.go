@@ -58,8 +58,12 @@ func moving(id scafo.DeployID, f func(*scafo.Deploy)) func(d *registry.Doc[scafo
 // move is Service.move for a deploy that is carried out here: its record is kept
 // as it was last seen. Its carrier and its reporter take turns.
 func (j *job) move(ctx context.Context, r *registry.Registry, f func(*scafo.Deploy)) (scafo.Deploy, error) {
-	j.recordMu.Lock()
-	defer j.recordMu.Unlock()
+	select {
+	case j.turn <- struct{}{}:
+	case <-ctx.Done():
+		return scafo.Deploy{}, scafo.Wrap(ctx.Err(), scafo.CodeStoreUnavailable, "the deploy's record is being written")
+	}
+	defer func() { <-j.turn }()
 	doc, err := change(ctx, r, registry.DeployKey(j.id), j.record, moving(j.id, f))
 	j.record = nil
 	if err == nil {

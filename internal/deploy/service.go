@@ -187,8 +187,8 @@ type job struct {
 
 	app *registry.Doc[scafo.Application] // as it was last seen; nil: read it
 
-	recordMu sync.Mutex
-	record   *registry.Doc[scafo.Deploy] // as it was last seen; nil: read it; guarded by recordMu
+	turn   chan struct{}               // holds a token while the record is written: that may take a while
+	record *registry.Doc[scafo.Deploy] // as it was last seen; nil: read it; guarded by turn
 
 	movedMu sync.Mutex
 	moved   chan struct{} // closed by the next change of the record; guarded by movedMu
@@ -206,7 +206,7 @@ type job struct {
 }
 
 func newJob(id scafo.DeployID) *job {
-	return &job{id: id, step: stepQueued, noteSignal: make(chan struct{}, 1), moved: make(chan struct{})}
+	return &job{id: id, step: stepQueued, turn: make(chan struct{}, 1), noteSignal: make(chan struct{}, 1), moved: make(chan struct{})}
 }
 
 // Run carries deploys out until ctx ends. It first takes over the deploys that an
