@@ -269,15 +269,18 @@ func (s *Service) record(ctx context.Context, j *job) (scafo.Application, error)
 
 // revert makes the application again what it was before the deploy published.
 // Where the bucket does not let it, the deploy keeps the application's slot: the
-// next deploy finds it there, and does what is left to do.
+// next deploy finds it there, and does what is left to do. The record goes back
+// before the pointer does: should this node die in between, whoever frees the slot
+// puts a pointer back that the record does not agree with, and never the other way
+// round.
 func (s *Service) revert(ctx context.Context, j *job) {
 	ctx, cancel := context.WithTimeout(ctx, revertTime)
 	defer cancel()
 	err := s.insist(ctx, "undoing a deploy that failed", func() error {
-		if err := s.putBack(ctx, j.deploy, j.version); err != nil {
+		if err := s.unrecord(ctx, j); err != nil {
 			return err
 		}
-		return s.unrecord(ctx, j)
+		return s.putBack(ctx, j.deploy, j.version)
 	})
 	if err != nil {
 		j.keepsSlot = true
@@ -285,14 +288,16 @@ func (s *Service) revert(ctx context.Context, j *job) {
 	}
 }
 
-// unrecord gives the application its earlier deployment back.
+// unrecord gives the application its earlier deployment back, unless another deploy
+// holds it by now: that one counts on what it found.
 func (s *Service) unrecord(ctx context.Context, j *job) error {
 	if j.version == "" {
 		return nil
 	}
 	d := j.deploy
 	_, err := s.c.Registry.UpdateApplication(ctx, d.Application, func(a *scafo.Application) error {
-		if a.UID != d.UID || a.Deployment != j.version || a.DeploymentSeq != d.Seq {
+		another := a.Publishing != nil && a.Publishing.Deploy != d.ID
+		if a.UID != d.UID || a.Deployment != j.version || a.DeploymentSeq != d.Seq || another {
 			return registry.ErrKeep
 		}
 		a.Deployment, a.DeploymentSeq = d.PreviousDeployment, d.PreviousSeq

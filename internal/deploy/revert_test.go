@@ -1,0 +1,75 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket/fault"
+	"github.com/scafo/scafo/internal/plan"
+	"github.com/scafo/scafo/internal/registry"
+)
+
+// A node dies at any write by which it undoes a deploy that the fleet refused, and
+// does not come back. Whoever frees what the deploy held leaves a record and a pointer
+// that agree.
+func TestADeathWhileADeployIsUndone(t *testing.T) {
+	died := 0
+	for skip := range 6 {
+		for _, kind := range []fault.Kind{fault.CrashBefore, fault.CrashAfter} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				f := fault.New(w.store)
+				n := w.start("a", through(f)).run()
+				if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
+					t.Fatalf("%+v", st)
+				}
+				n.fleet.settle = func(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
+					f.Inject(fault.Rule{Match: func(c fault.Call) bool { return c.Op.IsWrite() }, Skip: skip, Times: 1, Kind: kind})
+					return scafo.Errorf(scafo.CodePublishFailed, "node b: it is bad")
+				}
+				f.OnCrash(func() { n.cancel() })
+				id := n.mustAccept("shop", project(t, "v2"))
+				for range 200 {
+					if f.Crashed() || !n.carries(id.String()) {
+						break
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+				if f.Crashed() {
+					died++
+				} else {
+					n.cancel()
+				}
+				if err := <-n.done; !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+				// The coordinator finds nobody who carries it out.
+				b := w.start("b").run()
+				defer time.Sleep(time.Minute) // an announcement that was under way gives up
+				defer b.stop()
+				d, err := b.reg.UpdateDeploy(t.Context(), id, func(d *scafo.Deploy) error {
+					d.DeployStatus = plan.Abandoned(*d)
+					now := b.reg.Now()
+					d.FinishedAt = &now
+					return nil
+				})
+				if errors.Is(err, registry.ErrTerminal) {
+					d = w.record(id)
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Abandoned(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+				w.check(b)
+			})
+		}
+	}
+	if died < 6 {
+		t.Errorf("it died %d times", died)
+	}
+}
