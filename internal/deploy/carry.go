@@ -291,13 +291,12 @@ func (s *Service) revert(ctx context.Context, j *job) {
 // unrecord gives the application its earlier deployment back, unless another deploy
 // holds it by now: that one counts on what it found.
 func (s *Service) unrecord(ctx context.Context, j *job) error {
-	if j.version == "" {
-		return nil
-	}
 	d := j.deploy
 	_, err := s.c.Registry.UpdateApplication(ctx, d.Application, func(a *scafo.Application) error {
 		another := a.Publishing != nil && a.Publishing.Deploy != d.ID
-		if a.UID != d.UID || a.Deployment != j.version || a.DeploymentSeq != d.Seq || another {
+		// An earlier life of this node may have recorded a version that this one never
+		// heard of: the seq says whose it is.
+		if a.UID != d.UID || a.DeploymentSeq != d.Seq || j.version != "" && a.Deployment != j.version || another {
 			return registry.ErrKeep
 		}
 		a.Deployment, a.DeploymentSeq = d.PreviousDeployment, d.PreviousSeq

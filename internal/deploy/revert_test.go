@@ -73,3 +73,45 @@ func TestADeathWhileADeployIsUndone(t *testing.T) {
 		t.Errorf("it died %d times", died)
 	}
 }
+
+// A node is killed as soon as its application names the new version, and the next life
+// of it, which knows nothing of that, cannot publish: the deploy fails, and the
+// application is what it was.
+func TestAResumedDeployThatFailsIsUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f, staging := fault.New(w.store), t.TempDir()
+		n := w.start("a", through(f), stagedIn(staging)).run()
+		if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
+			t.Fatalf("%+v", st)
+		}
+		n.fleet.settle = func(ctx context.Context, _ scafo.Application, _ int64, _ string, _ func(string, []scafo.DeployNode)) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		id := n.mustAccept("shop", project(t, "v2"))
+		for w.app("shop").Deployment != "v2" {
+			time.Sleep(time.Millisecond)
+		}
+		f.SetDown(true) // before the deploy's record says so
+		n.stop()
+		if d := w.record(id); d.Deployment != "" {
+			t.Fatalf("the record knows it: %+v", d)
+		}
+		n = w.start("a", stagedIn(staging))
+		n.runtime.before = func(context.Context, string) error {
+			return scafo.Errorf(scafo.CodePublishFailed, "Error: the bucket failed")
+		}
+		n.run()
+		defer time.Sleep(time.Minute) // an announcement that was under way gives up
+		defer n.stop()
+		if st := n.await(id); st.State != scafo.DeployFailed || st.Code != scafo.CodePublishFailed {
+			t.Errorf("%+v", st)
+		}
+		n.idle()
+		if app := w.app("shop"); app.Deployment != "v1" || app.DeploymentSeq != 1 {
+			t.Errorf("%+v", app)
+		}
+		w.check(n)
+	})
+}
