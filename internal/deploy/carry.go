@@ -413,10 +413,18 @@ func (s *Service) keepRecord(ctx context.Context, j *job, end context.CancelCaus
 			case <-ctx.Done():
 				return
 			case <-j.noteSignal:
-				if wait(ctx, nil, reportPause) != nil {
-					return
+				select {
+				case <-alive.C: // one write says both
+				default:
+					if wait(ctx, nil, reportPause) != nil {
+						return
+					}
 				}
 			case <-alive.C:
+				select {
+				case <-j.noteSignal:
+				default:
+				}
 			}
 			_, err := j.move(ctx, s.c.Registry, j.report)
 			if errors.Is(err, registry.ErrTerminal) || scafo.CodeOf(err) == scafo.CodeNotFound {

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/scafo/scafo"
@@ -102,8 +104,8 @@ func (r *reaping) resumeDeletions(v *view) {
 	if r.l.c.Deleting == nil {
 		return
 	}
-	for _, app := range v.snap.Applications {
-		if app.Deleting != nil && r.held() {
+	for _, name := range slices.Sorted(maps.Keys(v.snap.Applications)) {
+		if app := v.snap.Applications[name]; app.Deleting != nil && r.held() {
 			r.l.c.Deleting(app)
 		}
 	}

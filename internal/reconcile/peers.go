@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/scafo/scafo"
@@ -38,7 +40,8 @@ func (l *Loop) probe(ctx context.Context) {
 		l.mu.Unlock()
 		if v != nil && l.c.Peers != nil {
 			holder, _ := l.c.Lease.Last()
-			for id, n := range v.snap.Nodes {
+			for _, id := range slices.Sorted(maps.Keys(v.snap.Nodes)) {
+				n := v.snap.Nodes[id]
 				if id == l.c.Node || n.Removed != nil || n.Address == "" || busy[id] || now.Before(next[id]) {
 					continue
 				}
@@ -107,7 +110,8 @@ func (l *Loop) tell(keys ...string) {
 	if l.c.Peers == nil || l.view == nil {
 		return
 	}
-	for id, n := range l.view.snap.Nodes {
+	for _, id := range slices.Sorted(maps.Keys(l.view.snap.Nodes)) {
+		n := l.view.snap.Nodes[id]
 		if id == l.c.Node || n.Removed != nil || n.Address == "" || !l.live.Live(id) {
 			continue
 		}
@@ -142,7 +146,7 @@ func (l *Loop) send(ctx context.Context, id string) {
 			return
 		}
 		keys := make([]string, 0, min(len(box.keys), MaxHintKeys))
-		for k := range box.keys {
+		for _, k := range slices.Sorted(maps.Keys(box.keys)) {
 			if len(keys) == MaxHintKeys {
 				break
 			}

@@ -2,6 +2,9 @@ package reconcile
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/scafo/scafo"
@@ -49,7 +52,16 @@ func (l *Loop) reaper(ctx context.Context) {
 			return
 		case <-l.reap:
 			listNow = true
+			select {
+			case <-tick.C: // one round does both
+			default:
+			}
 		case <-tick.C:
+			select {
+			case <-l.reap:
+				listNow = true
+			default:
+			}
 		}
 		l.mu.Lock()
 		v := l.view
@@ -96,11 +108,12 @@ func (r *reaping) round(ctx context.Context, v *view) {
 			r.open[parsed] = d.Node
 		}
 	}
-	for id, node := range r.open {
+	open := slices.SortedFunc(maps.Keys(r.open), func(a, b scafo.DeployID) int { return strings.Compare(a.String(), b.String()) })
+	for _, id := range open {
 		if !r.held() {
 			return
 		}
-		step("deploys", r.judge(ctx, id, node))
+		step("deploys", r.judge(ctx, id, r.open[id]))
 	}
 	step("slots", r.freeSlots(ctx, v, now))
 	if !now.Before(r.tokens) && r.held() {
@@ -222,7 +235,8 @@ func (r *reaping) judge(ctx context.Context, id scafo.DeployID, node string) err
 // that ended without giving it back loses it.
 func (r *reaping) freeSlots(ctx context.Context, v *view, now time.Time) error {
 	slots := map[string]slot{}
-	for name, app := range v.snap.Applications {
+	for _, name := range slices.Sorted(maps.Keys(v.snap.Applications)) {
+		app := v.snap.Applications[name]
 		if app.Publishing == nil {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -268,7 +269,9 @@ func (f *Follower) readDirty(ctx context.Context) error {
 	for key := range f.dirty {
 		reads[key] = f.tableOf(key).reader(key)
 	}
-	for key, read := range reads {
+	// In the order of keys, so that a simulation of the same seed is the same run.
+	for _, key := range slices.Sorted(maps.Keys(reads)) {
+		read := reads[key]
 		g.Go(func() error {
 			apply, err := read(gctx, f.r)
 			mu.Lock()
