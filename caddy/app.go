@@ -20,9 +20,11 @@ type App struct {
 	// first one has it.
 	Fleets []Fleet `json:"fleets,omitempty"`
 
-	pollers []*poller
-	keys    []string
-	log     *zap.Logger
+	pollers  []*poller
+	keys     []string
+	log      *zap.Logger
+	renewals *renewals // nil without a permission module
+	stop     func()
 }
 
 // pollers are shared between the configurations of one process, so that a reload
@@ -77,11 +79,39 @@ func (a *App) Start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), firstWait)
 	defer cancel()
 	a.awaitFirst(ctx)
+	if a.renewals == nil {
+		return nil
+	}
+	following, end := context.WithCancel(context.Background())
+	changed, done := make(chan struct{}, 1), make(chan struct{})
+	for _, p := range a.pollers {
+		p.subscribe(changed)
+	}
+	a.stop = func() {
+		for _, p := range a.pollers {
+			p.unsubscribe(changed)
+		}
+		end()
+		<-done
+	}
+	// The first visitor may come for a host that is away.
+	if err := a.lookForCertificates(ctx); err != nil {
+		a.log.Debug("certificates of hosts that nobody serves", zap.Error(err))
+	}
+	go func() {
+		defer close(done)
+		a.followRenewals(following, changed)
+	}()
 	return nil
 }
 
-// Stop is a part of the app's life that needs nothing: Cleanup ends it.
-func (a *App) Stop() error { return nil }
+// Stop ends what Start began; Cleanup gives the pollers back.
+func (a *App) Stop() error {
+	if a.stop != nil {
+		a.stop()
+	}
+	return nil
+}
 
 // Cleanup gives the pollers back; those that no other configuration uses end.
 func (a *App) Cleanup() error {
@@ -120,6 +150,17 @@ func (a *App) lookup(host string) (e *entry, known bool) {
 func (a *App) issuable(host string) bool {
 	for _, p := range a.pollers {
 		if t := p.table.Load(); t != nil && t.issuable(host) {
+			return true
+		}
+	}
+	return false
+}
+
+// unserved reports whether some fleet's document names the host exactly, as one that
+// nobody serves at the moment.
+func (a *App) unserved(host string) bool {
+	for _, p := range a.pollers {
+		if t := p.table.Load(); t != nil && t.waits(host) {
 			return true
 		}
 	}

@@ -366,7 +366,7 @@ func TestPermission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	perm := &Permission{app: &App{pollers: []*poller{p}}}
+	perm := &Permission{app: &App{pollers: []*poller{p}, renewals: newRenewals(nil, nil)}}
 	if err := perm.CertificateAllowed(t.Context(), "a.example"); err == nil {
 		t.Error("without a document nothing is allowed")
 	}

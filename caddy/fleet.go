@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,6 +83,9 @@ type poller struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	first  chan struct{} // closed once there is a table or the first round has failed
+
+	mu          sync.Mutex
+	subscribers map[chan<- struct{}]bool // guarded by mu
 
 	// What follows is the poll loop's alone.
 	at       int // the node that is asked
@@ -209,11 +213,40 @@ func (p *poller) ask(ctx context.Context, node string) (news bool, err error) {
 		p.log.Warn("left out of the routing", zap.String("fleet", p.fleet.Name), zap.String("node", node), zap.Error(s))
 	}
 	p.table.Store(t)
+	p.tell()
 	// Only the node that gave the table may say "not modified" of it.
 	clear(p.etags)
 	p.etags[node] = res.Header.Get("ETag")
 	p.save(body)
 	return true, nil
+}
+
+// subscribe lets c, which has room for one, hear of each other document.
+func (p *poller) subscribe(c chan<- struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.subscribers == nil {
+		p.subscribers = map[chan<- struct{}]bool{}
+	}
+	p.subscribers[c] = true
+}
+
+func (p *poller) unsubscribe(c chan<- struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.subscribers, c)
+}
+
+// tell tells the subscribers; who has not yet listened to the last time hears it once.
+func (p *poller) tell() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.subscribers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (p *poller) save(body []byte) {

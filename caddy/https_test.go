@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -33,10 +34,16 @@ func freePort(t *testing.T) int {
 // handshake with it.
 func secure(t *testing.T, o Options) (shake func(host string) (*x509.Certificate, error), stop func()) {
 	t.Helper()
+	return secureFor(t, o, 0)
+}
+
+// secureFor is secure with certificates of this lifetime.
+func secureFor(t *testing.T, o Options, lifetime time.Duration) (shake func(host string) (*x509.Certificate, error), stop func()) {
+	t.Helper()
 	o.HTTPPort, o.HTTPSPort, o.Listen, o.LogLevel = freePort(t), freePort(t), "127.0.0.1", "ERROR"
 	c := o.Config()
 	app := o.tls()
-	app.Automation.Policies[0].IssuersRaw = []json.RawMessage{json.RawMessage(`{"module":"internal"}`)}
+	app.Automation.Policies[0].IssuersRaw = []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"module":"internal","lifetime":%d}`, lifetime))}
 	c.AppsRaw["tls"] = caddyconfig.JSON(app, nil)
 	c.AppsRaw["pki"] = json.RawMessage(`{"certificate_authorities":{"local":{"install_trust":false}}}`)
 	if err := caddy.Run(c); err != nil {
@@ -57,21 +64,26 @@ func secure(t *testing.T, o Options) (shake func(host string) (*x509.Certificate
 	}, stop
 }
 
-// Two ingresses after each other, with nothing on disk in common, serve one and the
-// same certificate; a name that the document does not have gets none.
-func TestCertificatesAreInTheFleetsStorage(t *testing.T) {
-	f := newFleetStore()
-	doc := scafo.FleetRouting{Routes: []scafo.Route{{Host: "shop.example", Upstreams: []scafo.Upstream{{URL: upstream(t, echo)}}}}}
-	routes := newNode(t, doc)
+// whole is a node that has routes and storage.
+func whole(t *testing.T, routes *node, f *fleetStore) *httptest.Server {
 	api := f.handler(t)
-	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/storage/") {
 			api.ServeHTTP(w, r)
 			return
 		}
 		routes.Config.Handler.ServeHTTP(w, r)
 	}))
-	t.Cleanup(node.Close)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Two ingresses after each other, with nothing on disk in common, serve one and the
+// same certificate; a name that the document does not have gets none.
+func TestCertificatesAreInTheFleetsStorage(t *testing.T) {
+	f := newFleetStore()
+	doc := scafo.FleetRouting{Routes: []scafo.Route{{Host: "shop.example", Upstreams: []scafo.Upstream{{URL: upstream(t, echo)}}}}}
+	node := whole(t, newNode(t, doc), f)
 	dead := "http://127.0.0.1:" + fmt.Sprint(freePort(t))
 	options := func() Options {
 		return Options{Fleet: Fleet{Name: "main", Nodes: []string{dead, node.URL}, Token: token}, State: t.TempDir(), EncryptionKeys: []string{"a secret of the test's"}}

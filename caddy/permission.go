@@ -13,8 +13,9 @@ func init() {
 }
 
 // Permission allows a certificate on demand for a name that some fleet's current
-// document names as an exact host of a route or of the API, and for no other. It
-// answers from memory.
+// document names as an exact host of a route or of the API. A name that a document
+// lists as one that nobody serves at the moment keeps, and renews, the certificate
+// that it has; every other name has none. It answers from memory.
 type Permission struct {
 	app *App
 }
@@ -31,15 +32,26 @@ func (p *Permission) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("scafo: %w", err)
 	}
 	p.app = app
+	if app.renewals == nil {
+		app.renewals = newRenewals(ctx.Storage(), ctx.Logger())
+	}
 	return nil
 }
 
 // CertificateAllowed returns nil for names that may get a certificate.
 func (p *Permission) CertificateAllowed(_ context.Context, name string) error {
-	if p.app.issuable(hostOf(name)) {
+	host := hostOf(name)
+	if p.app.issuable(host) {
+		p.app.renewals.allowed(host)
 		return nil
 	}
-	return fmt.Errorf("%s: %w: no fleet's routing document names it", name, caddytls.ErrPermissionDenied)
+	if !p.app.unserved(host) {
+		return fmt.Errorf("%s: %w: no fleet's routing document names it", name, caddytls.ErrPermissionDenied)
+	}
+	if !p.app.renewals.renewable(host) {
+		return fmt.Errorf("%s: %w: nobody serves it, and it has no certificate yet", name, caddytls.ErrPermissionDenied)
+	}
+	return nil
 }
 
 var (

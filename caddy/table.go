@@ -46,6 +46,12 @@ func (t *table) issuable(host string) bool {
 	return ok && e.unserved == ""
 }
 
+// waits reports whether a host is named exactly and served by nobody.
+func (t *table) waits(host string) bool {
+	e, ok := t.exact[host]
+	return ok && e.unserved != ""
+}
+
 // document is the routing document with its routes undecoded, so that one
 // malformed route costs that route alone.
 type document struct {
