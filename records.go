@@ -310,6 +310,13 @@ type DeployStatus struct {
 	// Step says in a word what a deploy that is not terminal waits for.
 	Step  string       `json:"step,omitempty"`
 	Nodes []DeployNode `json:"nodes,omitempty"`
+	// OIDC is what the workload token said that the caller showed, absent for every
+	// other caller. Nothing of it comes from the deploy's metadata.
+	OIDC *Provenance `json:"oidc,omitempty"`
+	// ArtifactHash is the SHA-256 of the artifact as the node received it, in
+	// hexadecimal, and ArtifactSize its bytes.
+	ArtifactHash string `json:"artifactSha256,omitempty"`
+	ArtifactSize int64  `json:"artifactBytes,omitempty"`
 }
 
 // DeployNode is one node's part in a deploy.
@@ -323,17 +330,14 @@ type DeployNode struct {
 type Deploy struct {
 	Header
 	DeployStatus
-	UID          string      `json:"uid"`
-	Seq          int64       `json:"seq"`
-	Node         string      `json:"node"` // the node that accepted it
-	Caller       string      `json:"caller"`
-	AcceptedAt   time.Time   `json:"acceptedAt"`
-	MovedAt      time.Time   `json:"movedAt"` // when the state last moved, by the accepting node's clock
-	FinishedAt   *time.Time  `json:"finishedAt,omitempty"`
-	Source       *Source     `json:"source,omitempty"`
-	OIDC         *Provenance `json:"oidc,omitempty"`
-	ArtifactHash string      `json:"artifactSha256,omitempty"`
-	ArtifactSize int64       `json:"artifactBytes,omitempty"`
+	UID        string     `json:"uid"`
+	Seq        int64      `json:"seq"`
+	Node       string     `json:"node"` // the node that accepted it
+	Caller     string     `json:"caller"`
+	AcceptedAt time.Time  `json:"acceptedAt"`
+	MovedAt    time.Time  `json:"movedAt"` // when the state last moved, by the accepting node's clock
+	FinishedAt *time.Time `json:"finishedAt,omitempty"`
+	Source     *Source    `json:"source,omitempty"`
 	// Previous is the celld pointer as it was before this deploy published, so
 	// that it can be put back: its bytes in a JSON string, null when there was
 	// none, and absent until the deploy begins to publish.

@@ -18,7 +18,7 @@ func newDeploys(g *globals) *cobra.Command {
 	deploys := &cobra.Command{Use: "deploys", Short: "Look at deploys", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	show := &cobra.Command{
 		Use: "show ID", Short: "Show how far a deploy is", Args: cobra.ExactArgs(1),
-		Long: "Show how far a deploy is. Who sent it, and what it was made of, is in the fleet's bucket:\nscafo deploys list --wide shows that.",
+		Long: "Show how far a deploy is, the digest of its artifact, and, where a pipeline sent it, what the job's\nworkload token said: issuer, subject, repository, ref, commit and run, as the node has verified them.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, ok := scafo.ParseDeployID(args[0]); !ok {
 				return usagef("%q is no deploy id: it is <application>.<16 hex>", args[0])
@@ -35,7 +35,7 @@ func newDeploys(g *globals) *cobra.Command {
 			if g.json {
 				return printJSON(c.OutOrStdout(), s)
 			}
-			showDeploy(c, s)
+			showDeploy(c.OutOrStdout(), s)
 			return nil
 		},
 	}
@@ -111,8 +111,7 @@ func deploysTable(w io.Writer, all []scafo.Deploy, wide bool, now time.Time) err
 	})
 }
 
-func showDeploy(c *cobra.Command, s scafo.DeployStatus) {
-	w := c.OutOrStdout()
+func showDeploy(w io.Writer, s scafo.DeployStatus) {
 	fmt.Fprintf(w, "deploy       %s\napplication  %s\nstate        %s\n", s.ID, s.Application, s.State)
 	if s.Deployment != "" {
 		fmt.Fprintf(w, "deployment   %s\n", s.Deployment)
@@ -126,11 +125,31 @@ func showDeploy(c *cobra.Command, s scafo.DeployStatus) {
 	if s.Detail != "" {
 		fmt.Fprintf(w, "why          %s\n", printable(s.Detail))
 	}
+	showOrigin(w, s)
 	for _, n := range s.Nodes {
 		fmt.Fprintf(w, "node         %s serves %s", n.Node, orDash(n.Version))
 		if n.Detail != "" {
 			fmt.Fprintf(w, " (%s)", printable(n.Detail))
 		}
 		fmt.Fprintln(w)
+	}
+}
+
+// showOrigin shows where a deploy came from and what it was made of: what the node
+// has verified and measured, and nothing that metadata says.
+func showOrigin(w io.Writer, s scafo.DeployStatus) {
+	if s.ArtifactHash != "" {
+		fmt.Fprintf(w, "artifact     sha256:%s (%d bytes)\n", escape(s.ArtifactHash, ""), s.ArtifactSize)
+	}
+	if s.OIDC == nil {
+		return
+	}
+	for _, said := range []struct{ what, value string }{
+		{"issuer", s.OIDC.Issuer}, {"subject", s.OIDC.Subject}, {"repository", s.OIDC.Repository},
+		{"ref", s.OIDC.Ref}, {"commit", s.OIDC.Commit}, {"run", s.OIDC.Run},
+	} {
+		if said.value != "" {
+			fmt.Fprintf(w, "%-12s %s\n", said.what, escape(said.value, ""))
+		}
 	}
 }

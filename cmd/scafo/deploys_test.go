@@ -17,9 +17,9 @@ func TestDeploysTable(t *testing.T) {
 	digest := strings.Repeat("ab", 32)
 	all := []scafo.Deploy{
 		{
-			DeployStatus: scafo.DeployStatus{ID: "shop.00000000000000a1", State: scafo.DeployAccepted, Step: "waiting for deploy shop.00000000000000a0"},
-			Caller:       "repo:acme/shop:ref:refs/heads/main", Node: "node-a", AcceptedAt: now.Add(-3 * time.Second), ArtifactHash: digest,
-			OIDC: &scafo.Provenance{Issuer: "https://issuer.example", Subject: "repo:acme/shop:ref:refs/heads/main", Repository: "acme/shop", Ref: "refs/heads/main", Commit: "c0ffee", Run: "42\x1b[2J"},
+			DeployStatus: scafo.DeployStatus{ID: "shop.00000000000000a1", State: scafo.DeployAccepted, Step: "waiting for deploy shop.00000000000000a0", ArtifactHash: digest,
+				OIDC: &scafo.Provenance{Issuer: "https://issuer.example", Subject: "repo:acme/shop:ref:refs/heads/main", Repository: "acme/shop", Ref: "refs/heads/main", Commit: "c0ffee", Run: "42\x1b[2J"}},
+			Caller: "repo:acme/shop:ref:refs/heads/main", Node: "node-a", AcceptedAt: now.Add(-3 * time.Second),
 		},
 		{
 			DeployStatus: scafo.DeployStatus{ID: "shop.00000000000000a0", State: scafo.DeployFailed, Code: scafo.CodePublishFailed, Detail: "no main", Step: "publishing"},
@@ -55,5 +55,39 @@ func TestDeploysTable(t *testing.T) {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%s does not have %s", b, want)
 		}
+	}
+}
+
+// One deploy shows what its job's token said and what the artifact was. A claim is a
+// cell of its line: it can neither add a line nor command the terminal.
+func TestShowDeploy(t *testing.T) {
+	digest := strings.Repeat("ab", 32)
+	show := func(s scafo.DeployStatus) string {
+		var b bytes.Buffer
+		showDeploy(&b, s)
+		return b.String()
+	}
+	s := scafo.DeployStatus{
+		ID: "shop.00000000000000a1", Application: "shop", State: scafo.DeployDeployed, Deployment: "v1",
+		Nodes: []scafo.DeployNode{{Node: "node-a", Version: "v1"}}, ArtifactHash: digest, ArtifactSize: 1234,
+	}
+	const head = "deploy       shop.00000000000000a1\napplication  shop\nstate        deployed\ndeployment   v1\n"
+	artifact := "artifact     sha256:" + digest + " (1234 bytes)\n"
+	const node = "node         node-a serves v1\n"
+	if got := show(s); got != head+artifact+node {
+		t.Errorf("an operator's deploy: %q", got)
+	}
+	s.OIDC = &scafo.Provenance{
+		Issuer: "https://issuer.example", Subject: "repo:acme/shop:ref:refs/heads/main",
+		Repository: "acme/shop", Ref: "refs/heads/main\nrun          1", Commit: "c0ffee", Run: "42\x1b[2J",
+	}
+	const said = "issuer       https://issuer.example\nsubject      repo:acme/shop:ref:refs/heads/main\nrepository   acme/shop\n" +
+		"ref          refs/heads/main\\nrun          1\ncommit       c0ffee\nrun          42\\x1b[2J\n"
+	if got := show(s); got != head+artifact+said+node {
+		t.Errorf("a pipeline's deploy: %q", got)
+	}
+	s.OIDC = &scafo.Provenance{Issuer: "https://issuer.example", Subject: "a job"}
+	if got := show(s); got != head+artifact+"issuer       https://issuer.example\nsubject      a job\n"+node {
+		t.Errorf("of an issuer that says no more: %q", got)
 	}
 }

@@ -51,7 +51,7 @@ func TestTextOfWorkersInOutput(t *testing.T) {
 	}}}
 	c := &cobra.Command{}
 	c.SetOut(&out)
-	showDeploy(c, scafo.DeployStatus{ID: "a.1", Detail: hostile, Nodes: []scafo.DeployNode{{Node: "n", Detail: hostile}}})
+	showDeploy(&out, scafo.DeployStatus{ID: "a.1", Detail: hostile, Nodes: []scafo.DeployNode{{Node: "n", Detail: hostile}}})
 	if err := showState(c, s); err != nil {
 		t.Fatal(err)
 	}

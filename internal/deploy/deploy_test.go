@@ -3,6 +3,9 @@ package deploy
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/plan"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -625,5 +629,51 @@ func TestSettlingFreesTheRunner(t *testing.T) {
 		n.await(slow)
 		n.idle()
 		w.check(n)
+	})
+}
+
+// A status says what the verified token said and what arrived, from its first answer
+// to its last and at every node; the metadata's own words are in none of it.
+func TestStatusTellsTheOrigin(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		n := w.start("a").run()
+		defer n.stop()
+		said := scafo.Provenance{Issuer: "https://issuer.example", Subject: "repo:acme/shop:ref:refs/heads/main", Repository: "acme/shop", Ref: "refs/heads/main", Commit: "c0ffee", Run: "42"}
+		body := project(t, "v1")
+		sum := sha256.Sum256(body)
+		check := func(when string, st scafo.DeployStatus, want *scafo.Provenance) {
+			t.Helper()
+			if (st.OIDC == nil) != (want == nil) || want != nil && *st.OIDC != *want {
+				t.Errorf("%s: the token said %+v", when, st.OIDC)
+			}
+			if st.ArtifactHash != hex.EncodeToString(sum[:]) || st.ArtifactSize != int64(len(body)) {
+				t.Errorf("%s: the artifact is %s, %d bytes", when, st.ArtifactHash, st.ArtifactSize)
+			}
+			if b, err := json.Marshal(st); err != nil || strings.Contains(string(b), "forged") {
+				t.Errorf("%s: %s %v", when, b, err)
+			}
+		}
+		forged := func(r *Request) {
+			r.Metadata.Source = &scafo.Source{Provider: "forged", Repo: "forged", Ref: "forged", Commit: "forged"}
+		}
+		for _, of := range []*scafo.Provenance{&said, nil} {
+			st, err := n.accept("shop", body, forged, func(r *Request) { r.OIDC = of })
+			if err != nil {
+				t.Fatal(err)
+			}
+			check("accepted", st, of)
+			id, _ := scafo.ParseDeployID(st.ID)
+			check("ended", n.await(id), of)
+			other := w.start("b").run()
+			there, err := other.Status(t.Context(), id)
+			other.stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			check("at another node", there, of)
+			check("in the record", w.record(id).DeployStatus, of)
+			check("given up", plan.Abandoned(w.record(id)), of)
+			n.idle()
+		}
 	})
 }

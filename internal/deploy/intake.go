@@ -230,9 +230,11 @@ func (s *Service) takeIn(ctx context.Context, r Request, app scafo.Application, 
 	}
 	now := s.c.Registry.Now()
 	j.deploy = scafo.Deploy{
-		DeployStatus: scafo.DeployStatus{ID: j.id.String(), Application: app.Name, State: scafo.DeployAccepted, Step: stepQueued},
-		UID:          app.UID, Seq: seq, Node: s.c.Node, Caller: r.Caller, AcceptedAt: now, MovedAt: now,
-		Source: r.Metadata.Source, OIDC: r.OIDC, ArtifactHash: received.SHA256, ArtifactSize: received.Size,
+		DeployStatus: scafo.DeployStatus{
+			ID: j.id.String(), Application: app.Name, State: scafo.DeployAccepted, Step: stepQueued,
+			OIDC: r.OIDC, ArtifactHash: received.SHA256, ArtifactSize: received.Size,
+		},
+		UID: app.UID, Seq: seq, Node: s.c.Node, Caller: r.Caller, AcceptedAt: now, MovedAt: now, Source: r.Metadata.Source,
 	}
 	if err := j.stage.save(j.id, j.fault); err != nil {
 		return scafo.DeployStatus{}, err

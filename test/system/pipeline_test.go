@@ -64,10 +64,15 @@ func TestAPipelineDeploys(t *testing.T) {
 	if a := <-asked; a != "scafo-node" {
 		t.Errorf("the audience that was asked for is %q", a)
 	}
-	for _, want := range []string{issuer.URL, subject, "acme/shop"} { // the last is the token's repository
-		if list := f.must("deploys", "list", "hello", "--node-state", f.state, "--json"); !strings.Contains(list, want) {
-			t.Errorf("the deploy's record lacks %q:\n%s", want, list)
+	list := f.must("deploys", "list", "hello", "--node-state", f.state, "--json")
+	show := f.must("deploys", "show", regexp.MustCompile(`hello\.[0-9a-f]{16}`).FindString(list))
+	for _, want := range []string{issuer.URL, subject, "acme/shop", "refs/heads/main", "4711"} { // the latter three are other claims of it
+		if !strings.Contains(list, want) || !strings.Contains(show, want) {
+			t.Errorf("the deploy's record, or what is shown of it, lacks %q:\n%s\n%s", want, list, show)
 		}
+	}
+	if !regexp.MustCompile(`(?m)^artifact +sha256:[0-9a-f]{64} `).MatchString(show) {
+		t.Errorf("the artifact's digest is not shown:\n%s", show)
 	}
 	action := exec.CommandContext(t.Context(), "bash", filepath.Join(root(t), "actions", "deploy", "deploy.sh"))
 	outputs := filepath.Join(t.TempDir(), "outputs")
