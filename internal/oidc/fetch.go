@@ -169,22 +169,31 @@ func (f *fetcher) keys(ctx context.Context, issuer string) ([]key, error) {
 	if err := f.mayRead(found.JWKSURI); err != nil {
 		return nil, err
 	}
-	var set struct {
-		Keys []json.RawMessage `json:"keys"`
-	}
+	var set keySet
 	if err := f.get(ctx, found.JWKSURI, &set); err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
-	var keys []key
-	for _, raw := range set.Keys[:min(len(set.Keys), maxKeys)] {
-		if k, ok := parseKey(raw); ok {
-			keys = append(keys, k)
-		}
-	}
+	keys := set.usable()
 	if len(keys) == 0 {
 		return nil, errors.New("keys: none of them verifies signatures")
 	}
 	return keys, nil
+}
+
+// keySet is what an issuer publishes as its keys (RFC 7517, section 5).
+type keySet struct {
+	Keys []json.RawMessage `json:"keys"`
+}
+
+// usable are the keys that verify signatures, of the first maxKeys that are there.
+func (s keySet) usable() []key {
+	var keys []key
+	for _, raw := range s.Keys[:min(len(s.Keys), maxKeys)] {
+		if k, ok := parseKey(raw); ok {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 // mayRead refuses an address of keys that an issuer itself could not have, but for a
