@@ -112,9 +112,9 @@ func kinds() map[string]kind {
 			DeployStatus: scafo.DeployStatus{
 				ID: theDeploy, Application: "shop", State: scafo.DeployUploading, Deployment: "aaaabbbbccccdddd", Code: scafo.CodePublishFailed, Detail: "why",
 				Step: "waiting for n1", Nodes: []scafo.DeployNode{{Node: "n1", Version: "aaaabbbbccccdddd", Detail: "starting"}},
+				OIDC: said, ArtifactHash: strings.Repeat("ab", 32), ArtifactSize: 12345,
 			},
-			UID: theUID, Seq: 4, Node: "n1", Caller: "ci", AcceptedAt: at, MovedAt: at, FinishedAt: &at, Source: source, OIDC: said,
-			ArtifactHash: strings.Repeat("ab", 32), ArtifactSize: 12345, Previous: json.RawMessage(`"{\"version\":\"1111222233334444\"}"`),
+			UID: theUID, Seq: 4, Node: "n1", Caller: "ci", AcceptedAt: at, MovedAt: at, FinishedAt: &at, Source: source, Previous: json.RawMessage(`"{\"version\":\"1111222233334444\"}"`),
 			PreviousDeployment: "1111222233334444", PreviousSeq: 3,
 		}),
 		"placement": of(registry.PlacementKey("shop", theUID), scafo.Placement{
