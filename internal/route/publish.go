@@ -1,10 +1,8 @@
 package route
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"sync"
 	"time"
@@ -60,12 +58,12 @@ type Encoded struct {
 const routeBytes = 192
 
 func encode(doc scafo.FleetRouting) (*Encoded, error) {
-	var b bytes.Buffer
-	b.Grow(routeBytes * (len(doc.Routes) + len(doc.Wildcards) + len(doc.Unserved) + 1))
-	if err := json.NewEncoder(&b).Encode(doc); err != nil { // with a line's end
+	size := routeBytes * (len(doc.Routes) + len(doc.Wildcards) + len(doc.API) + len(doc.Unserved) + 1)
+	body, err := appendDocument(make([]byte, 0, size), &doc)
+	if err != nil {
 		return nil, err
 	}
-	body := b.Bytes()
+	body = append(body, '\n')
 	sum := sha256.Sum256(body)
 	return &Encoded{Doc: doc, Body: body, ETag: `"` + hex.EncodeToString(sum[:16]) + `"`}, nil
 }

@@ -106,24 +106,12 @@ func (b *builder) problem(app, host, format string, args ...any) {
 
 func (b *builder) applications() {
 	all := make([]served, 0, len(b.in.Applications))
-	order := make([]place, 0, len(b.in.Applications))
 	for name, app := range b.in.Applications {
 		if b.in.Serves(app) {
-			order = append(order, place{name: name, at: len(all)})
 			all = append(all, served{name: name, uid: app.UID, version: app.Deployment, domains: app.Domains})
 		}
 	}
-	sortPlaces(order)
-	// Each into its place, by the cycles of that order.
-	for i := range order {
-		at := i
-		for order[at].at != i {
-			from := order[at].at
-			all[at], all[from] = all[from], all[at]
-			order[at].at, at = at, from
-		}
-		order[at].at = at
-	}
+	inOrder(all)
 	b.apps = all
 	for i := range b.apps {
 		app := &b.apps[i]
@@ -134,38 +122,49 @@ func (b *builder) applications() {
 }
 
 // place is where an application stands before its turn among the names is known. It is
-// what is sorted, since it is small.
+// what is sorted, since it is small and has no pointers.
 type place struct {
-	name string
-	at   int
 	// begins are the first bytes behind what all names have in common, as a number:
 	// most comparisons are one of numbers.
 	begins uint64
+	at     int
 }
 
-func sortPlaces(order []place) {
+// inOrder puts the applications into the order of their names, which differ.
+func inOrder(all []served) {
 	common := 0
-	if len(order) > 0 {
-		common = len(order[0].name)
+	if len(all) > 0 {
+		common = len(all[0].name)
 	}
-	for i := range order {
+	for i := range all {
 		n := 0
-		for n < common && n < len(order[i].name) && order[i].name[n] == order[0].name[n] {
+		for n < common && n < len(all[i].name) && all[i].name[n] == all[0].name[n] {
 			n++
 		}
 		common = n
 	}
-	for i := range order {
+	order := make([]place, len(all))
+	for i := range all {
 		var first [8]byte
-		copy(first[:], order[i].name[common:])
-		order[i].begins = binary.BigEndian.Uint64(first[:])
+		copy(first[:], all[i].name[common:])
+		order[i] = place{begins: binary.BigEndian.Uint64(first[:]), at: i}
 	}
 	slices.SortFunc(order, func(x, y place) int {
 		if x.begins != y.begins {
 			return cmp.Compare(x.begins, y.begins)
 		}
-		return strings.Compare(x.name, y.name)
+		return strings.Compare(all[x.at].name, all[y.at].name)
 	})
+	// Each into its place, by the cycles of that order.
+	for i := range order {
+		at := i
+		for order[at].at != i {
+			from := order[at].at
+			all[at], all[from] = all[from], all[at]
+			order[at].at, at = at, from
+		}
+		order[at].at = at
+	}
 }
 
 // find is where the application is among those that are served, -1 for nowhere. It
