@@ -25,6 +25,7 @@ const (
 )
 
 type flags struct {
+	ownState  bool // --state was given
 	nodes     []string
 	tokenFile string
 	keyFile   string
@@ -42,7 +43,7 @@ func parse(args []string) (*flags, error) {
 	fs.IntVar(&f.options.HTTPPort, "http-port", 80, "port for HTTP")
 	fs.IntVar(&f.options.HTTPSPort, "https-port", 443, "port for HTTPS")
 	fs.BoolVar(&f.options.HTTPOnly, "http-only", false, "serve plain HTTP, without certificates")
-	fs.StringVar(&f.options.State, "state", "", "directory for the last routing document")
+	fs.StringVar(&f.options.State, "state", "", "directory for the last routing document, and what Caddy keeps for itself")
 	fs.StringVar(&f.keyFile, "encryption-key-file", "", "file with secrets, one a line, that encrypt the stored certificates; the first one encrypts, all of them decrypt")
 	fs.StringVar(&f.options.Email, "email", "", "contact for the certificate authority")
 	fs.StringVar(&f.options.ACMEDirectory, "acme-directory", "", "ACME directory URL of another authority")
@@ -54,7 +55,7 @@ func parse(args []string) (*flags, error) {
 	if fs.NArg() != 0 {
 		return nil, fmt.Errorf("unknown argument %q", fs.Arg(0))
 	}
-	if f.options.State == "" {
+	if f.ownState = f.options.State != ""; !f.ownState {
 		f.options.State = filepath.Join(caddy.AppDataDir(), "scafo")
 	}
 	return f, nil
@@ -118,7 +119,27 @@ func run(args []string) int {
 	return 0
 }
 
+// keepTo makes Caddy keep what it writes for itself, as the id of this installation, in
+// the state directory: it asks the environment where that belongs.
+func (f *flags) keepTo() error {
+	if !f.ownState {
+		return nil
+	}
+	state, err := filepath.Abs(f.options.State)
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv("XDG_DATA_HOME", state); err != nil {
+		return err
+	}
+	caddy.DefaultStorage.Path = caddy.AppDataDir() // what has no storage of its own, as without HTTPS
+	return nil
+}
+
 func serve(f *flags) error {
+	if err := f.keepTo(); err != nil {
+		return err
+	}
 	token, err := f.token()
 	if err != nil {
 		return err
