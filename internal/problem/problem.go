@@ -124,7 +124,9 @@ func newReference() string {
 
 // Write answers with the problem document of err and logs what the caller does
 // not see: the cause of an internal error under the document's reference, and
-// the cause of any other one where it has one.
+// the cause of any other one where it has one. A node that is not ready says all there
+// is to say: its refusals have no cause, and are logged for debugging alone, since an
+// ingress asks it each second.
 func Write(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	d := Of(err)
 	record(r, log, d, err)
@@ -150,11 +152,17 @@ func record(r *http.Request, log *slog.Logger, d Document, err error) {
 	switch {
 	case d.Code == scafo.CodeInternal:
 		log.Error("request failed", append(attrs, "reference", d.Reference, "error", err)...)
-	case d.Status >= http.StatusInternalServerError:
+	case d.Status >= http.StatusInternalServerError && caused(err):
 		log.Warn("request refused", append(attrs, "error", err)...)
 	default:
 		log.Debug("request refused", append(attrs, "error", err)...)
 	}
+}
+
+// caused reports whether there is more to an error than its document says.
+func caused(err error) bool {
+	var e *scafo.Error
+	return !errors.As(err, &e) || e.Err != nil
 }
 
 // MaxBytes bounds a problem document that [Read] takes.

@@ -145,6 +145,24 @@ func TestCausesStayInside(t *testing.T) {
 	}
 }
 
+// A call that fails for a reason of the node's is a warning; one that comes before the
+// node is ready is none: there may be one each second, and the node said so itself.
+func TestWhatIsAWarning(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		warn bool
+	}{
+		{scafo.Wrap(errors.New("no route to host"), scafo.CodeStoreUnavailable, "the bucket is away"), true},
+		{scafo.Errorf(scafo.CodeStoreUnavailable, "this node is starting"), false},
+		{scafo.Errorf(scafo.CodeDraining, "the first pass is not done"), false},
+		{scafo.Errorf(scafo.CodeNotFound, "no such application"), false},
+	} {
+		if _, _, log := write(t, c.err); strings.Contains(log, "level=WARN") != c.warn || !strings.Contains(log, "request refused") {
+			t.Errorf("%v: %s", c.err, log)
+		}
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	for code, want := range map[scafo.Code]struct{ name, value string }{
 		scafo.CodeDeployOverloaded: {"Retry-After", "1"},
