@@ -46,8 +46,8 @@ func newDeploy(g *globals) *cobra.Command {
 project is. Only what the build reads is sent; .dev.vars, .env files and keys never are.
 
 The last line of standard output is the application's address. Where none is known (the
-application has no domain yet, and no ` + "`scafo up`" + ` serves it) it is the deployment's version, and
-with --no-wait the deploy's id.`,
+application has no domain yet, and no ` + "`scafo up`" + ` serves it), and where no node runs the
+application, it is the deployment's version, and with --no-wait the deploy's id.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.packed.Path = "."

@@ -121,7 +121,8 @@ func short(version string) string {
 	return version[:most] + "…"
 }
 
-// address is where the application answers, waited for; empty where nobody says.
+// address is where the application answers, waited for; empty where nobody says, and
+// where no node runs it.
 func (d *deployRun) address(ctx context.Context, s scafo.DeployStatus) string {
 	var ready []string
 	for _, n := range s.Nodes {
@@ -129,15 +130,15 @@ func (d *deployRun) address(ctx context.Context, s scafo.DeployStatus) string {
 			ready = append(ready, n.Node)
 		}
 	}
-	at := d.knownAddress(ctx, s.Application)
 	if len(ready) == 0 {
 		if a, err := d.client.Application(ctx, s.Application); err == nil && a.Retired != nil {
 			d.progress.note(s.Application + " is retired, and no node runs it: scafo apps unretire " + s.Application + " brings it back")
 		} else {
 			d.progress.note("no node runs it at the moment: scafo status says why")
 		}
-		return at
+		return ""
 	}
+	at := d.knownAddress(ctx, s.Application)
 	if at != "" {
 		d.progress.step("waiting for " + at)
 		if !answers(ctx, at) {

@@ -377,12 +377,12 @@ func TestDeployWithoutAnAddress(t *testing.T) {
 	nobody.Nodes = nil
 	n.polls, n.domains = []any{nobody}, []scafo.Domain{{Host: "shop.example.com"}}
 	out, errs, err := scafoFor(t, fleet, "deploy", helloFolder(t))
-	if err != nil || out != "https://shop.example.com\n" || !strings.Contains(errs, "no node runs it at the moment") {
+	if err != nil || out != "3f9c0123456789ab\n" || !strings.Contains(errs, "no node runs it at the moment") {
 		t.Errorf("nobody runs it: %v, output %q %q", err, out, errs)
 	}
 	n.retired = &scafo.Stamp{}
-	if _, errs, err = scafoFor(t, fleet, "deploy", helloFolder(t)); err != nil || !strings.Contains(errs, "hello is retired") || !strings.Contains(errs, "scafo apps unretire hello") {
-		t.Errorf("it is retired: %v, %q", err, errs)
+	if out, errs, err = scafoFor(t, fleet, "deploy", helloFolder(t)); err != nil || out != "3f9c0123456789ab\n" || !strings.Contains(errs, "hello is retired") || !strings.Contains(errs, "scafo apps unretire hello") {
+		t.Errorf("it is retired: %v, output %q %q", err, out, errs)
 	}
 }
 

@@ -60,6 +60,24 @@ func TestAFailureIsOneObject(t *testing.T) {
 	}
 }
 
+// A name that is none is a mistake on the command line, whatever the command, and
+// nobody is asked about it.
+func TestANameThatIsNoneIsAUsageError(t *testing.T) {
+	f := newTestFleet(t)
+	target := []string{"--node", f.url, "--key-file", f.key}
+	for _, args := range [][]string{
+		{"apps", "show", "A_"}, {"apps", "block", "A_"}, {"apps", "unblock", "A_"}, {"apps", "retire", "A_"}, {"apps", "unretire", "A_"},
+		{"apps", "label", "A_", "a=b"}, {"apps", "select", "A_", "a=b"}, {"apps", "scale", "A_", "2"}, {"apps", "delete", "A_"},
+		{"domains", "list", "A_"}, {"domains", "add", "A_", "shop.example"}, {"domains", "remove", "A_", "shop.example"},
+		{"deploys", "show", "A_"}, {"operators", "remove", "A_"}, {"deploy", t.TempDir(), "--name", "A_"},
+	} {
+		var out, errs bytes.Buffer
+		if code := execute(t.Context(), append(args, target...), &out, &errs); code != exitUsage || out.Len() > 0 {
+			t.Errorf("%v: exit %d, %q %q", args, code, out.String(), errs.String())
+		}
+	}
+}
+
 // The object has the code of what refused, and one that was printed is the only one.
 func TestAFailureKeepsTheCode(t *testing.T) {
 	f := newTestFleet(t)

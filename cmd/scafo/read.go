@@ -125,6 +125,9 @@ func newApps(g *globals) *cobra.Command {
 	show := &cobra.Command{
 		Use: "show NAME", Short: "Show one application", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := scafo.ParseApplicationName(args[0]); err != nil {
+				return usageError{err}
+			}
 			cl, _, err := g.client()
 			if err != nil {
 				return err
