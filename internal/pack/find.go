@@ -33,6 +33,9 @@ type found struct {
 // configuration itself.
 func find(path string) (*found, error) {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no %s", path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +51,12 @@ func find(path string) (*found, error) {
 	}
 	f := &found{root: dir, base: dir}
 	if name != "" {
-		if filepath.Ext(name) == ".toml" {
+		switch filepath.Ext(name) {
+		case ".toml":
 			return nil, onlyTOML(path)
+		case ".json", ".jsonc":
+		default:
+			return nil, fmt.Errorf("%s is neither a project's folder nor its wrangler.jsonc: give one of those", path)
 		}
 		f.file, f.packedAs = name, configNames[1]
 		if filepath.Ext(name) == ".jsonc" {

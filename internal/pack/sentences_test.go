@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +93,23 @@ var broken = map[string]struct {
 		"d/wrangler.json": `{"name": "app", "main": "../src/a.js", "compatibility_date": "2026-11-01", "targetEnvironment": "dev"}`}), Options{Env: "prod"}},
 	"a redirect with environments": {plain.with(project{".wrangler/deploy/config.json": `{"configPath": "../../d/wrangler.json"}`,
 		"d/wrangler.json": `{"name": "app", "main": "../src/a.js", "compatibility_date": "2026-11-01", "env": {"a": {}}}`}), Options{}},
+}
+
+// A path that is no folder is a configuration's, and nothing else.
+func TestPathsThatAreNoProject(t *testing.T) {
+	dir := plain.with(project{"app.tar.gz": "x", "README.md": "# x"}).write(t)
+	for name, want := range map[string]string{
+		"app.tar.gz": "is neither a project's folder nor its wrangler.jsonc",
+		"README.md":  "is neither a project's folder nor its wrangler.jsonc",
+		"none":       "there is no ",
+	} {
+		if _, err := Run(t.Context(), Options{Path: filepath.Join(dir, name)}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Run(t.Context(), Options{Path: filepath.Join(dir, "wrangler.jsonc")}); err != nil {
+		t.Errorf("the configuration itself: %v", err)
+	}
 }
 
 // What a user sees of a project that cannot be sent, word by word.
