@@ -24,6 +24,7 @@ type App struct {
 	keys     []string
 	log      *zap.Logger
 	renewals *renewals // nil without a permission module
+	counted  *counters
 	stop     func()
 }
 
@@ -66,7 +67,12 @@ func (a *App) Provision(ctx caddy.Context) error {
 		a.keys = append(a.keys, f.key())
 		a.pollers = append(a.pollers, v.(*poller))
 	}
-	return nil
+	registry := ctx.GetMetricsRegistry()
+	var err error
+	if a.counted, err = newCounters(registry); err != nil {
+		return err
+	}
+	return registry.Register(documents{a.pollers})
 }
 
 // firstWait bounds how long a start waits for the fleets' first documents.

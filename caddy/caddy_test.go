@@ -366,7 +366,7 @@ func TestPermission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	perm := &Permission{app: &App{pollers: []*poller{p}, renewals: newRenewals(nil, nil)}}
+	perm := &Permission{app: &App{pollers: []*poller{p}, renewals: newRenewals(nil, nil), counted: uncounted(t)}}
 	if err := perm.CertificateAllowed(t.Context(), "a.example"); err == nil {
 		t.Error("without a document nothing is allowed")
 	}

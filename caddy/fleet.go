@@ -84,6 +84,9 @@ type poller struct {
 	done   chan struct{}
 	first  chan struct{} // closed once there is a table or the first round has failed
 
+	changed, unchanged, failed atomic.Uint64 // answers of nodes
+	heard                      atomic.Int64  // when a node last gave or confirmed the document, in nanoseconds of Unix time
+
 	mu          sync.Mutex
 	subscribers map[chan<- struct{}]bool // guarded by mu
 
@@ -146,6 +149,7 @@ func (p *poller) poll(ctx context.Context) (news bool) {
 		node := p.fleet.Nodes[p.at]
 		news, err := p.ask(ctx, node)
 		if err == nil {
+			p.confirmed(news)
 			if p.lastSaid != "" {
 				p.log.Info("following the fleet again", zap.String("fleet", p.fleet.Name), zap.String("node", node))
 				p.lastSaid = ""
@@ -155,6 +159,7 @@ func (p *poller) poll(ctx context.Context) (news bool) {
 		if ctx.Err() != nil {
 			return false
 		}
+		p.failed.Add(1)
 		failures = append(failures, node+": "+err.Error())
 		p.at = (p.at + 1) % len(p.fleet.Nodes)
 	}
@@ -165,6 +170,16 @@ func (p *poller) poll(ctx context.Context) (news bool) {
 			zap.String("fleet", p.fleet.Name), zap.Bool("has_document", p.table.Load() != nil), zap.String("cause", said))
 	}
 	return false
+}
+
+// confirmed notes that a node gave a document, or confirmed the one that is known.
+func (p *poller) confirmed(news bool) {
+	p.heard.Store(time.Now().UnixNano())
+	if news {
+		p.changed.Add(1)
+	} else {
+		p.unchanged.Add(1)
+	}
 }
 
 var errToken = errors.New("the node refuses the ingress token (401)")

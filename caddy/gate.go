@@ -62,12 +62,15 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	e, known := g.app.lookup(host)
 	switch {
 	case e == nil && !known:
+		g.app.counted.noDocument.Inc()
 		refuse(w, r, http.StatusServiceUnavailable, "draining", "No routes yet", "The ingress has not heard from its fleet yet.")
 		return nil
 	case e == nil:
+		g.app.counted.unknown.Inc()
 		refuse(w, r, http.StatusNotFound, "not-found", "Nothing is here", "No application answers for "+host+".")
 		return nil
 	case e.unserved != "":
+		g.app.counted.unserved.Inc()
 		refuseUnserved(w, r, host)
 		return nil
 	}

@@ -42,15 +42,19 @@ func (p *Permission) Provision(ctx caddy.Context) error {
 func (p *Permission) CertificateAllowed(_ context.Context, name string) error {
 	host := hostOf(name)
 	if p.app.issuable(host) {
+		p.app.counted.allowed.Inc()
 		p.app.renewals.allowed(host)
 		return nil
 	}
 	if !p.app.unserved(host) {
+		p.app.counted.denied.Inc()
 		return fmt.Errorf("%s: %w: no fleet's routing document names it", name, caddytls.ErrPermissionDenied)
 	}
 	if !p.app.renewals.renewable(host) {
+		p.app.counted.denied.Inc()
 		return fmt.Errorf("%s: %w: nobody serves it, and it has no certificate yet", name, caddytls.ErrPermissionDenied)
 	}
+	p.app.counted.renewal.Inc()
 	return nil
 }
 

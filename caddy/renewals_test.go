@@ -86,7 +86,7 @@ func TestWhatIsKnownOfCertificates(t *testing.T) {
 		}
 	}
 	p := &poller{}
-	app := &App{pollers: []*poller{p, {}}, renewals: newRenewals(storage, zap.NewNop())}
+	app := &App{pollers: []*poller{p, {}}, renewals: newRenewals(storage, zap.NewNop()), counted: uncounted(t)}
 	perm := &Permission{app: app}
 	document := func(served, unserved []string) {
 		t.Helper()

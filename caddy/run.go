@@ -27,6 +27,9 @@ type Options struct {
 	// Email, ACMEDirectory and ACMERoot say which authority issues certificates; the
 	// authority's own defaults where they are empty. ACMERoot is a PEM file.
 	Email, ACMEDirectory, ACMERoot string
+	// MetricsListen is the address on which Prometheus finds the metrics, at /metrics,
+	// unguarded; empty is nowhere.
+	MetricsListen string
 	// LogLevel is Caddy's least level; empty takes its own.
 	LogLevel string
 }
@@ -57,6 +60,13 @@ func (o Options) Config() *caddy.Config {
 			AutoHTTPS:       &caddyhttp.AutoHTTPSConfig{Disabled: true},
 		}
 		apps["tls"] = caddyconfig.JSON(o.tls(), nil)
+	}
+	if o.MetricsListen != "" {
+		web.Metrics = new(caddyhttp.Metrics)
+		web.Servers["metrics"] = &caddyhttp.Server{
+			Listen: []string{o.MetricsListen}, Routes: caddyhttp.RouteList{metricsRoute()},
+			AutoHTTPS: &caddyhttp.AutoHTTPSConfig{Disabled: true},
+		}
 	}
 	apps["http"] = caddyconfig.JSON(web, nil)
 	c := &caddy.Config{Admin: &caddy.AdminConfig{Disabled: true, Config: &caddy.ConfigSettings{Persist: new(bool)}}, AppsRaw: apps}
@@ -104,6 +114,13 @@ func (o Options) tls() *caddytls.TLS {
 		OnDemand: &caddytls.OnDemandConfig{PermissionRaw: json.RawMessage(`{"module":"scafo"}`)},
 		Policies: []*caddytls.AutomationPolicy{{OnDemand: true, IssuersRaw: []json.RawMessage{caddyconfig.JSON(issuer, nil)}}},
 	}}
+}
+
+func metricsRoute() caddyhttp.Route {
+	return caddyhttp.Route{
+		MatcherSetsRaw: caddyhttp.RawMatcherSets{{"path": json.RawMessage(`["/metrics"]`)}},
+		HandlersRaw:    []json.RawMessage{json.RawMessage(`{"handler":"metrics"}`)},
+	}
 }
 
 func redirect() caddyhttp.Route {

@@ -84,7 +84,7 @@ func (s *Storage) Provision(ctx caddy.Context) error {
 		nodes: newStorageClient(nodes, token), sealer: sealer, lease: lease, log: ctx.Logger(),
 		locks: locks{held: map[string][]*heldLock{}},
 	}
-	return nil
+	return s.shared.nodes.counted.register(ctx.GetMetricsRegistry())
 }
 
 func checkStorage(nodes []string, token string, secrets []string, lease time.Duration) error {
@@ -196,7 +196,7 @@ func (s *sharedStorage) Store(ctx context.Context, key string, value []byte) err
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	_, err := s.nodes.do(ctx, call{method: http.MethodPut, path: objectPath(key), body: s.sealer.seal(key, value)})
+	_, err := s.nodes.do(ctx, call{operation: "store", method: http.MethodPut, path: objectPath(key), body: s.sealer.seal(key, value)})
 	return describe("storing", key, err)
 }
 
@@ -205,7 +205,7 @@ func (s *sharedStorage) Load(ctx context.Context, key string) ([]byte, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	a, err := s.nodes.do(ctx, call{method: http.MethodGet, path: objectPath(key), kind: bytesKind})
+	a, err := s.nodes.do(ctx, call{operation: "load", method: http.MethodGet, path: objectPath(key), kind: bytesKind})
 	if err != nil {
 		return nil, describe("loading", key, err)
 	}
@@ -218,7 +218,7 @@ func (s *sharedStorage) Delete(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	_, err := s.nodes.do(ctx, call{method: http.MethodDelete, path: objectPath(key)})
+	_, err := s.nodes.do(ctx, call{operation: "delete", method: http.MethodDelete, path: objectPath(key)})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

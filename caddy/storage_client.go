@@ -54,13 +54,14 @@ type storageClient struct {
 	at    atomic.Int64 // the node that answered last
 	// proven are the nodes that are known to have a storage, by URL: the 404 of one
 	// that has none says nothing of a key.
-	proven sync.Map
+	proven  sync.Map
+	counted *storageCounters
 }
 
 func newStorageClient(urls []string, token string) *storageClient {
 	t := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
 	t.DialContext = (&net.Dialer{Timeout: storageDial}).DialContext
-	return &storageClient{urls: urls, token: token, http: &http.Client{
+	return &storageClient{urls: urls, token: token, counted: newStorageCounters(), http: &http.Client{
 		Transport: t, Timeout: storageTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -68,6 +69,8 @@ func newStorageClient(urls []string, token string) *storageClient {
 
 // call is one request of the storage's protocol.
 type call struct {
+	// operation is the one of the storage that the call is for.
+	operation    string
 	method, path string
 	body         []byte
 	header       map[string]string
@@ -126,11 +129,18 @@ func (t tried) Is(target error) bool {
 // do makes a call. The error is a *refusal for what no other node would answer
 // differently, and says what each node said otherwise.
 func (c *storageClient) do(ctx context.Context, what call) (*storageAnswer, error) {
+	began := time.Now()
+	a, err := c.tryAll(ctx, what, began)
+	c.counted.took(what.operation, began, err)
+	return a, err
+}
+
+// tryAll makes a call that began then, as often as there is patience for.
+func (c *storageClient) tryAll(ctx context.Context, what call, began time.Time) (*storageAnswer, error) {
 	patience := writePatience
 	if what.method == http.MethodGet {
 		patience = readPatience
 	}
-	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		var failures tried
 		first := c.at.Load()
@@ -245,7 +255,7 @@ func problemOf(a *storageAnswer) (p problemDocument, ok bool) {
 }
 
 func (c *storageClient) stat(ctx context.Context, key string) (st scafo.StorageStat, err error) {
-	a, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/storage/stat?key=" + url.QueryEscape(key), kind: jsonKind})
+	a, err := c.do(ctx, call{operation: "stat", method: http.MethodGet, path: "/v1/storage/stat?key=" + url.QueryEscape(key), kind: jsonKind})
 	if err != nil {
 		return st, err
 	}
@@ -257,7 +267,7 @@ func (c *storageClient) list(ctx context.Context, prefix string, recursive bool)
 	if recursive {
 		path += "&recursive=true"
 	}
-	a, err := c.do(ctx, call{method: http.MethodGet, path: path, kind: jsonKind})
+	a, err := c.do(ctx, call{operation: "list", method: http.MethodGet, path: path, kind: jsonKind})
 	if err != nil {
 		return nil, err
 	}

@@ -85,6 +85,7 @@ func (s *sharedStorage) TryLock(ctx context.Context, name string) (bool, error) 
 	h.lease = granted
 	s.mu.Lock()
 	s.held[name] = append(s.held[name], h)
+	s.nodes.counted.held.Inc()
 	s.mu.Unlock()
 	go s.renew(h) //nolint:gosec // the lock outlives the call that took it: renewal ends with Unlock
 	return true, nil
@@ -93,7 +94,7 @@ func (s *sharedStorage) TryLock(ctx context.Context, name string) (bool, error) 
 // post asks for a lock, or renews it. granted is 0 where the node does not tell: it
 // knows no holders then, and there is nothing to renew.
 func (s *sharedStorage) post(ctx context.Context, h *heldLock, lease time.Duration, once bool) (granted time.Duration, err error) {
-	a, err := s.nodes.do(ctx, call{method: http.MethodPost, path: lockPath(h.name), once: once, header: map[string]string{
+	a, err := s.nodes.do(ctx, call{operation: "lock", method: http.MethodPost, path: lockPath(h.name), once: once, header: map[string]string{
 		scafo.LockHolderHeader: h.holder, scafo.LockSecondsHeader: strconv.FormatInt(int64(lease/time.Second), 10),
 	}})
 	if err != nil {
@@ -156,13 +157,13 @@ func (s *sharedStorage) renewOnce(ctx context.Context, h *heldLock) error {
 	}
 	now := time.Now()
 	if now.Sub(h.renewed) >= h.lease {
-		h.lost = true
+		s.lose(h)
 		return errLockLost
 	}
 	granted, err := s.post(ctx, h, h.lease, true)
 	switch {
 	case isConflict(err):
-		h.lost = true
+		s.lose(h)
 		return fmt.Errorf("%w: %w", errLockLost, err)
 	case err != nil:
 		return err
@@ -170,6 +171,12 @@ func (s *sharedStorage) renewOnce(ctx context.Context, h *heldLock) error {
 		h.renewed = now
 	}
 	return nil
+}
+
+// lose notes that a lock is lost; h.mu is held.
+func (s *sharedStorage) lose(h *heldLock) {
+	h.lost = true
+	s.nodes.counted.lost.Inc()
 }
 
 func (h *heldLock) isLost() bool {
@@ -223,6 +230,7 @@ func (s *sharedStorage) take(name string) *heldLock {
 	if s.held[name] = slices.Delete(all, 0, 1); len(all) == 1 {
 		delete(s.held, name)
 	}
+	s.nodes.counted.held.Dec()
 	return h
 }
 
@@ -230,6 +238,6 @@ func (s *sharedStorage) take(name string) *heldLock {
 func (s *sharedStorage) letGo(ctx context.Context, h *heldLock, once bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGoTimeout)
 	defer cancel()
-	_, err := s.nodes.do(ctx, call{method: http.MethodDelete, path: lockPath(h.name), once: once, header: map[string]string{scafo.LockHolderHeader: h.holder}})
+	_, err := s.nodes.do(ctx, call{operation: "unlock", method: http.MethodDelete, path: lockPath(h.name), once: once, header: map[string]string{scafo.LockHolderHeader: h.holder}})
 	return err
 }

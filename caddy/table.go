@@ -25,6 +25,8 @@ type table struct {
 	exact map[string]*entry
 	// wildcards hold the single label below a base.
 	wildcards map[string]*entry
+	// leftOut is how much of the document was malformed.
+	leftOut int
 }
 
 // lookup finds the entry of a host: exact first, then a wildcard of its parent.
@@ -111,6 +113,7 @@ func parseDocument(b []byte) (t *table, skipped []error, err error) {
 		}
 		t.add(t.wildcards, w.Base, &entry{application: w.Application}, w.Upstreams, skip)
 	}
+	t.leftOut = len(skipped)
 	return t, skipped, nil
 }
 

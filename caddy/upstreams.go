@@ -24,6 +24,7 @@ const avoidFor = 5 * time.Second
 // may be the only one.
 type Upstreams struct {
 	keepOrder bool
+	counted   *counters
 	failed    *sync.Map // dial address to the time.Time until which it is avoided
 }
 
@@ -39,6 +40,7 @@ func (u *Upstreams) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	u.counted = app.counted
 	for _, f := range app.Fleets {
 		u.keepOrder = u.keepOrder || f.Prefer != ""
 	}
@@ -56,7 +58,13 @@ func (u *Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, err
 	}
 	now := time.Now()
 	if n := len(a.tried); n > 0 {
-		u.failed.Store(a.tried[n-1], now.Add(avoidFor))
+		last := a.tried[n-1]
+		u.failed.Store(last, now.Add(avoidFor))
+		if slices.Contains(a.refused, last) {
+			u.counted.refused.Inc()
+		} else {
+			u.counted.failed.Inc()
+		}
 	}
 	dials := a.order(u.order(a.entry.dials, now))
 	if len(dials) > 0 {

@@ -48,6 +48,7 @@ func parse(args []string) (*flags, error) {
 	fs.StringVar(&f.options.Email, "email", "", "contact for the certificate authority")
 	fs.StringVar(&f.options.ACMEDirectory, "acme-directory", "", "ACME directory URL of another authority")
 	fs.StringVar(&f.options.ACMERoot, "acme-root", "", "PEM file with the root of that authority's own TLS")
+	fs.StringVar(&f.options.MetricsListen, "metrics-listen", "", "address for Prometheus, at /metrics (default off)")
 	fs.StringVar(&f.options.LogLevel, "log-level", "", "least level that is logged")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
