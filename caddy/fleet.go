@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -160,7 +161,7 @@ func (p *poller) poll(ctx context.Context) (news bool) {
 			return false
 		}
 		p.failed.Add(1)
-		failures = append(failures, node+": "+err.Error())
+		failures = append(failures, node+": "+cause(err))
 		p.at = (p.at + 1) % len(p.fleet.Nodes)
 	}
 	// The same failure is said once, not each second.
@@ -170,6 +171,19 @@ func (p *poller) poll(ctx context.Context) (news bool) {
 			zap.String("fleet", p.fleet.Name), zap.Bool("has_document", p.table.Load() != nil), zap.String("cause", said))
 	}
 	return false
+}
+
+// cause is an error without what differs each time: the local port of a connection.
+func cause(err error) string {
+	var lost *net.OpError
+	if errors.As(err, &lost) {
+		return lost.Op + ": " + lost.Err.Error()
+	}
+	var asked *url.Error
+	if errors.As(err, &asked) {
+		return asked.Err.Error()
+	}
+	return err.Error()
 }
 
 // confirmed notes that a node gave a document, or confirmed the one that is known.
@@ -206,6 +220,9 @@ func (p *poller) ask(ctx context.Context, node string) (news bool, err error) {
 	defer res.Body.Close()
 	switch res.StatusCode {
 	case http.StatusNotModified:
+		if req.Header.Get("If-None-Match") == "" {
+			return false, errors.New("it says that nothing has changed to one who knows nothing yet")
+		}
 		return false, nil
 	case http.StatusOK:
 	case http.StatusUnauthorized:

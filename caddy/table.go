@@ -66,7 +66,9 @@ type document struct {
 }
 
 // parseDocument builds a table. Routes that are malformed are left out and
-// reported in skipped; an error means that the document as a whole is none.
+// reported in skipped, and so is a host that is named again: the first one has it, and
+// who serves it before one that does not. An error means that the document as a whole
+// is none.
 func parseDocument(b []byte) (t *table, skipped []error, err error) {
 	var d document
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -89,12 +91,18 @@ func parseDocument(b []byte) (t *table, skipped []error, err error) {
 		}
 		t.exact[u.Host] = &entry{application: u.Application, unserved: orElse(u.Reason, "not ready")}
 	}
+	seen := make(map[string]bool, len(d.Routes))
 	for _, raw := range d.Routes {
 		var r scafo.Route
 		if err := decodeHost(raw, &r, &r.Host); err != nil {
 			skip("route", err)
 			continue
 		}
+		if seen[r.Host] {
+			skip("route", fmt.Errorf("%s is named twice; the first one has it", r.Host))
+			continue
+		}
+		seen[r.Host] = true
 		t.add(t.exact, r.Host, &entry{application: r.Application}, r.Upstreams, skip)
 	}
 	for _, raw := range d.API {
@@ -103,12 +111,21 @@ func parseDocument(b []byte) (t *table, skipped []error, err error) {
 			skip("API host", err)
 			continue
 		}
+		if seen[a.Host] {
+			skip("API host", fmt.Errorf("%s is named twice; the first one has it", a.Host))
+			continue
+		}
+		seen[a.Host] = true
 		t.add(t.exact, a.Host, &entry{api: true}, a.Upstreams, skip)
 	}
 	for _, raw := range d.Wildcards {
 		var w scafo.WildcardRoute
 		if err := decodeHost(raw, &w, &w.Base); err != nil {
 			skip("wildcard", err)
+			continue
+		}
+		if t.wildcards[w.Base] != nil {
+			skip("wildcard", fmt.Errorf("%s is named twice; the first one has it", w.Base))
 			continue
 		}
 		t.add(t.wildcards, w.Base, &entry{application: w.Application}, w.Upstreams, skip)
