@@ -32,8 +32,7 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	}
 	defer b.end()
 	if r.ContentLength != 0 {
-		// A Worker may answer while it still reads. Every HTTP/1 connection can.
-		_ = http.NewResponseController(w).EnableFullDuplex()
+		w, r = mayBeEarly(w, r)
 	}
 	var up *upgrade
 	if r.Header.Get("Upgrade") != "" {
