@@ -343,16 +343,7 @@ func TestRaceOfADeletionWithADeploy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				_ = s.Run(ctx)
-			}()
-			t.Cleanup(func() {
-				cancel()
-				<-ended
-			})
+			ctx := untilTheEnd(t, s.Run)
 			// As the loop does when it hears of the mark.
 			r.OnChange(func(_ context.Context, keys []string) {
 				if slices.Contains(keys, registry.ApplicationKey("shop")) {

@@ -243,6 +243,21 @@ func (q quietNodes) Remains(ctx context.Context, application, uid string) (hosts
 	return hosts, nil, nil
 }
 
+// untilTheEnd runs a service while t does; its context ends with t.
+func untilTheEnd(t *testing.T, run func(context.Context) error) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return ctx
+}
+
 // deleting is a node's API that deletes, over a bucket.
 func deleting(t *testing.T, b bucket.Bucket, id string, lease *oneLease, w *wire, more ...func(r *registry.Registry, d *api.Deps)) (http.Handler, *deletion.Service) {
 	t.Helper()
@@ -255,16 +270,7 @@ func deleting(t *testing.T, b bucket.Bucket, id string, lease *oneLease, w *wire
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = s.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	untilTheEnd(t, s.Run)
 	d := api.Deps{
 		Node: id, Log: log, Verifier: auth.New(r, auth.Options{Log: log}), Applications: api.Following(r, follower),
 		Setters: r, Freezes: r, Operators: r, Deletions: s,

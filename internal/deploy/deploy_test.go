@@ -578,15 +578,7 @@ func TestQueue(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		n := w.start("a", limited(func(l *Limits) { l.Concurrency, l.Queue = 1, 1 })).run()
 		defer n.stop()
-		hold := make(chan struct{})
-		n.runtime.before = func(ctx context.Context, _ string) error {
-			select {
-			case <-hold:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
+		letThem := n.holdPublishing()
 		one := n.mustAccept("one", project(t, "v1"))
 		synctest.Wait()
 		two := n.mustAccept("two", project(t, "v1"))
@@ -599,7 +591,7 @@ func TestQueue(t *testing.T) {
 		if st.Code != scafo.CodeDeployTimeout || !strings.Contains(st.Detail, "120 seconds") || time.Since(begin).Round(time.Second) != testLimits.Wait {
 			t.Errorf("after %v it ended as %+v", time.Since(begin), st)
 		}
-		close(hold)
+		letThem()
 		if st := n.await(one); st.State != scafo.DeployDeployed {
 			t.Errorf("ended as %+v", st)
 		}

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -33,15 +32,7 @@ func TestFairShares(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		n := w.start("a", limited(func(l *Limits) { l.Concurrency, l.Queue = 1, 7 })).run()
 		defer n.stop()
-		hold := make(chan struct{})
-		n.runtime.before = func(ctx context.Context, _ string) error {
-			select {
-			case <-hold:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
+		letThem := n.holdPublishing()
 		first := n.mustAccept("one", project(t, "v1"))
 		synctest.Wait()
 		second := n.mustAccept("one", project(t, "v2"))
@@ -63,7 +54,7 @@ func TestFairShares(t *testing.T) {
 		if step := w.record(two).Step; step != stepQueued {
 			t.Errorf("one without a runner waits for %q", step)
 		}
-		close(hold)
+		letThem()
 		id, _ := scafo.ParseDeployID(other.ID)
 		for _, id := range []scafo.DeployID{first, second, two, three, id} {
 			if st := n.await(id); st.State != scafo.DeployDeployed {

@@ -207,6 +207,20 @@ func (n *node) run() *node {
 	return n
 }
 
+// holdPublishing has every deploy wait before its pointer moves, until they are let.
+func (n *node) holdPublishing() (letThem func()) {
+	hold := make(chan struct{})
+	n.runtime.before = func(ctx context.Context, _ string) error {
+		select {
+		case <-hold:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return func() { close(hold) }
+}
+
 // stop ends the node's process; what it was doing stays undone.
 func (n *node) stop() {
 	n.w.t.Helper()
