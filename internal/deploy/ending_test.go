@@ -61,9 +61,6 @@ func TestDeploysEndWithTheirApplication(t *testing.T) {
 		if a := w.app("shop"); a.Publishing != nil || a.Deployment != "" {
 			t.Errorf("the application is %+v", a)
 		}
-		if p := w.pointer("shop"); p != "" {
-			t.Errorf("the pointer is %q", p)
-		}
 		if st := n.await(other); st.State != scafo.DeployDeployed {
 			t.Errorf("another application's deploy ended as %+v", st)
 		}

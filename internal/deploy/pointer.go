@@ -76,13 +76,17 @@ func keptPointer(kept json.RawMessage) (b []byte, ok bool) {
 // whatever the application's record does not agree with is put back.
 //
 // It leaves the pointer alone when it names another version, when another deploy
-// holds the application, and when the record says that the version is the
-// application's. The pointer is read before the record, and replaced only as it
+// holds the application, when the record says that the version is the application's,
+// and when there was none before: an application without a recorded version is placed
+// nowhere, so that nobody reads its pointer, and the store has no conditional DELETE.
+// One that it carries out twice, or minutes late, would take a later deploy's pointer.
+//
+// The pointer is read before the record, and replaced only as it
 // was read: who takes the application after this looked, and publishes, is not
 // undone.
 func (s *Service) putBack(ctx context.Context, d scafo.Deploy, version string) error {
 	previous, began := keptPointer(d.Previous)
-	if !began {
+	if !began || previous == nil {
 		return nil
 	}
 	key := pointerKey(d.Application, d.UID)
@@ -94,20 +98,14 @@ func (s *Service) putBack(ctx context.Context, d scafo.Deploy, version string) e
 			return nil
 		case err != nil:
 			return scafo.Wrap(err, scafo.CodeStoreUnavailable, "the runtime's pointer cannot be read")
-		case previous != nil && bytes.Equal(o.Body, previous):
+		case bytes.Equal(o.Body, previous):
 			return nil
 		}
 		mine, err := s.undoes(ctx, d, pointerVersion(o.Body), version, pointerVersion(previous))
 		if err != nil || !mine {
 			return err
 		}
-		if previous == nil {
-			// It lies beneath the uid, where only this deploy may publish.
-			err = s.c.Bucket.Delete(ctx, key)
-		} else {
-			_, err = s.c.Bucket.Replace(ctx, key, o.ETag, previous)
-		}
-		if err == nil {
+		if _, err = s.c.Bucket.Replace(ctx, key, o.ETag, previous); err == nil {
 			s.log.Info("the runtime's pointer was put back", "application", d.Application, "deploy", d.ID, "from", pointerVersion(o.Body), "to", pointerVersion(previous))
 			return nil
 		}
