@@ -170,7 +170,7 @@ func (r *Runner) Release(ctx context.Context) error {
 		r.mu.Lock()
 		now := r.clock.Now()
 		open, moved := r.s.mine() || r.s.Writing || r.s.Stale, r.moved
-		wait := min(r.s.Wake(now)-now, r.s.TTL)
+		wait := min(r.s.Wake(now)-now, r.s.TTL) + afterRun
 		r.mu.Unlock()
 		if !open {
 			return nil
@@ -186,6 +186,10 @@ func (r *Runner) Release(ctx context.Context) error {
 		t.Stop()
 	}
 }
+
+// afterRun is how much later than Run a Release acts that waits for the same moment:
+// which of them does is not left to chance.
+const afterRun = time.Millisecond
 
 // Changed gets a value when this process took or lost the lease, or saw another
 // holder. Signals are merged.
