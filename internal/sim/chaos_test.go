@@ -1,0 +1,306 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/scafo/scafo"
+)
+
+// options say how long a run is and what may happen in it.
+type options struct {
+	nodes   int
+	apps    []string
+	mishaps int
+}
+
+func usual() options { return options{nodes: 3, apps: []string{"shop", "blog", "shop-x"}, mishaps: 30} }
+
+const (
+	// step is how often it is looked at what no write shows.
+	step = 700 * time.Millisecond
+	// restWithin is how long after the last fault everything has to be as it should:
+	// what is longest is a deploy whose node died, which is judged by its age.
+	restWithin = 8 * time.Minute
+	// restAtLeast is how long it has to stay so: late requests still arrive.
+	restAtLeast = 5 * time.Minute
+)
+
+const (
+	// reapWithin is how long a record may stay of which nobody knows: what the
+	// coordinator takes for listing the deploys once, and for judging them.
+	reapWithin = time.Hour + 3*time.Minute
+	// longEach is which of the runs wait so long: it is most of what such a run costs.
+	longEach = 16
+)
+
+// run is a whole run: a fleet, its users, what goes wrong, and the rest after it.
+func (w *world) run(o options) {
+	if err := w.found(); err != nil {
+		w.violate("the fleet cannot be founded: %v", err)
+		return
+	}
+	for _, id := range w.ids {
+		w.start(w.machines[id])
+	}
+	w.users.begin(o.apps)
+	d := newDice(w.seed, "mishaps")
+	for range o.mishaps {
+		w.wait(d.between(50*time.Millisecond, 14*time.Second))
+		if w.violated() != "" {
+			break
+		}
+		w.mishap(d)
+	}
+	w.calm()
+	w.users.end()
+	w.settle()
+	for _, id := range w.ids {
+		w.mu.Lock()
+		l := w.machines[id].life
+		w.mu.Unlock()
+		if l != nil {
+			w.end(l)
+		}
+	}
+	time.Sleep(latest + time.Minute) // what is under way arrives, or gives up
+}
+
+// wait lets time pass, and looks at the fleet meanwhile.
+func (w *world) wait(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end) && w.violated() == ""; {
+		time.Sleep(min(step, time.Until(end)))
+		w.tick()
+	}
+}
+
+// calm ends every fault: machines run, and reach each other and the store.
+func (w *world) calm() {
+	w.trace.say("", "all faults end")
+	w.mu.Lock()
+	clear(w.cut)
+	for _, m := range w.machines {
+		m.weather, m.calm = weather{}, time.Now()
+		if m.life != nil {
+			m.life.stopped = time.Time{}
+		}
+	}
+	w.mu.Unlock()
+	for _, id := range w.ids {
+		w.start(w.machines[id])
+	}
+}
+
+// settle waits for the fleet to come to rest, and looks whether it stays so and
+// whether anything was lost.
+func (w *world) settle() {
+	if w.violated() != "" {
+		return
+	}
+	begun := time.Now()
+	why := w.unrest(true)
+	for why != "" && time.Since(begun) < restWithin && w.violated() == "" {
+		w.wait(3 * step)
+		for _, id := range w.ids {
+			w.start(w.machines[id]) // one that was asked to stop before is started again
+		}
+		why = w.unrest(true)
+	}
+	if why != "" {
+		w.violate("%s after the last fault: %s", restWithin, why)
+		return
+	}
+	w.trace.say("", "at rest after %s", time.Since(begun).Round(time.Second))
+	w.wait(restAtLeast)
+	if why := w.unrest(true); why != "" {
+		w.violate("it was at rest, and is not any more: %s", why)
+	}
+	if why := w.users.lost(); why != "" {
+		w.violate("%s", why)
+	}
+	if w.seed%longEach == 0 && w.violated() == "" {
+		time.Sleep(reapWithin)
+		w.tick()
+		if why := w.unrest(false); why != "" {
+			w.violate("%s later: %s", reapWithin, why)
+		}
+	}
+}
+
+// mishap is one thing that goes wrong, or that ends.
+func (w *world) mishap(d dice) {
+	m := w.machines[pick(d, w.ids)]
+	w.mu.Lock()
+	l := m.life
+	m.calm = time.Now()
+	w.mu.Unlock()
+	if l == nil {
+		w.start(m)
+		return
+	}
+	switch d.IntN(17) {
+	case 0, 1:
+		w.trace.say(m.id, "kill -9 of the daemon")
+		w.end(l)
+	case 2:
+		w.power(m, l)
+	case 3, 4:
+		w.cutOff(d, m)
+	case 5, 6:
+		w.set(m, "the way to the store is cut", weather{cut: true})
+	case 7, 8, 9:
+		w.storm(d, m)
+	case 10:
+		w.set(m, "the way to the store is good", weather{})
+	case 11:
+		w.pause(d, l)
+	case 12:
+		w.jump(d, m)
+	case 13:
+		w.sigterm(l)
+	case 14:
+		w.crash(d, m)
+	case 15:
+		w.forget(d, m, l)
+	default:
+		w.outage(d)
+	}
+}
+
+func (w *world) set(m *machine, what string, wx weather) {
+	w.trace.say(m.id, "%s", what)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.weather = wx
+}
+
+// power is a machine that loses its power: its processes go with the daemon, and what
+// was on its disk stays.
+func (w *world) power(m *machine, l *life) {
+	w.trace.say(m.id, "loses its power")
+	w.mu.Lock()
+	clear(m.procs)
+	m.boot++
+	w.mu.Unlock()
+	w.end(l)
+	w.mu.Lock()
+	clear(m.procs)
+	w.mu.Unlock()
+}
+
+// cutOff cuts a machine off from another, or from all, or ends that.
+func (w *world) cutOff(d dice, m *machine) {
+	other, all, cut := pick(d, w.ids), d.chance(0.3), d.chance(0.6)
+	w.trace.say(m.id, "cut off from %s: %v, from all: %v", other, cut, all)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range w.ids {
+		if id != m.id && (all || id == other) {
+			w.cut[pair(m.id, id)] = cut
+		}
+	}
+}
+
+// storm makes a machine's way to the store a bad one.
+func (w *world) storm(d dice, m *machine) {
+	wx := weather{slow: d.IntN(12)}
+	for _, p := range []*float64{&wx.throttled, &wx.lost, &wx.deaf, &wx.refused, &wx.late} {
+		if d.chance(0.5) {
+			*p = d.Float64() * 0.15
+		}
+	}
+	if d.chance(0.3) {
+		wx.slow *= 10
+	}
+	wx.twice = d.Float64() * 0.5
+	w.set(m, fmt.Sprintf("the way to the store is bad: %+v", wx), wx)
+}
+
+// pause stops a daemon and lets it go on: SIGSTOP, or a machine that hangs.
+func (w *world) pause(d dice, l *life) {
+	long := d.between(time.Second, 70*time.Second)
+	w.trace.say(l.name, "is stopped for %s", long)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.stopped = time.Now().Add(long)
+}
+
+// jump sets a machine's time of day.
+func (w *world) jump(d dice, m *machine) {
+	skew := d.between(-wrong, wrong)
+	w.trace.say(m.id, "its time of day is wrong by %s", skew)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.skew = skew
+}
+
+// drainAtMost is how long a daemon that was asked to stop gets before it is killed.
+const drainAtMost = time.Minute
+
+// sigterm asks a daemon to stop.
+func (w *world) sigterm(l *life) {
+	w.mu.Lock()
+	up := l.up
+	w.mu.Unlock()
+	if !up {
+		return
+	}
+	w.trace.say(l.name, "SIGTERM")
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), drainAtMost)
+		defer cancel()
+		err := l.loop.Drain(ctx)
+		w.trace.say(l.name, "has drained: %v", err == nil)
+		time.Sleep(l.dice("exit", "").between(0, 10*time.Millisecond))
+		w.end(l)
+	}()
+}
+
+// crash kills one process of a machine.
+func (w *world) crash(d dice, m *machine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	uids := slices.Sorted(maps.Keys(m.procs))
+	if len(uids) == 0 {
+		return
+	}
+	if p := m.procs[pick(d, uids)]; p.alive() && p.state != scafo.ProcessDraining && !p.forgotten {
+		p.exit = &scafo.Exit{Signal: "killed"}
+		m.backOff(p)
+		m.changed()
+	}
+}
+
+// forget kills a daemon, and has its successor not know of some of its processes.
+func (w *world) forget(d dice, m *machine, l *life) {
+	w.trace.say(m.id, "kill -9 of the daemon, and records of its processes are lost")
+	w.end(l)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(m.procs)) {
+		if d.chance(0.5) && m.procs[uid].alive() {
+			m.procs[uid].forgotten = true
+		}
+	}
+}
+
+// outage takes the store from everybody for a while.
+func (w *world) outage(d dice) {
+	long := d.between(time.Second, 50*time.Second)
+	w.trace.say("", "the store is away for %s", long)
+	w.mu.Lock()
+	was := map[string]weather{}
+	for id, m := range w.machines {
+		was[id], m.weather = m.weather, weather{cut: true}
+	}
+	w.mu.Unlock()
+	w.wait(long)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, m := range w.machines {
+		m.weather, m.calm = was[id], time.Now()
+	}
+}
