@@ -179,7 +179,11 @@ func (f *Follower) Refresh(ctx context.Context) (changed bool, err error) {
 			return false, err
 		}
 	}
+	placements := f.placementsToRead()
 	err = f.readDirty(ctx)
+	if f.readContradicted(placements) && err == nil {
+		err = f.readDirty(ctx)
+	}
 	if err != nil && !f.listed {
 		return false, err // half of the registry is no picture of it
 	}
