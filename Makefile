@@ -45,10 +45,18 @@ test: setup
 
 ## test-system: the real programs, real Workers, a real store, a real ingress
 test-system: setup build $(PEBBLE)
-	$(GOTEST) -tags system -timeout 25m -p 1 -count 1 $(SYSTEM) -run '$(if $(RUN),$(RUN),.)'
+	@failed=0; set -x; \
+	$(call test_systems,$(filter-out $(CROWDED),$(SYSTEM))) \
+	$(call test_systems,$(filter $(CROWDED),$(SYSTEM)),-p 1) \
+	exit $$failed
 
-# Packages that have system tests; the quick suite covers the rest.
-SYSTEM = $$(grep -rl --include='*_test.go' '^//go:build system' . | xargs -n1 dirname | sort -u)
+# test_systems is the command for these packages, if there are any, with these flags.
+test_systems = $(if $(1),$(GOTEST) -tags system -timeout 25m -count 1 $(2) -run '$(if $(RUN),$(RUN),.)' $(1) || failed=1;)
+
+# Packages that have system tests; the quick suite covers the rest. Those that run their
+# tests beside each other have the machine for themselves.
+SYSTEM = $(shell grep -rl --include='*_test.go' --exclude-dir=node_modules '^//go:build system' . | xargs -n1 dirname | sort -u)
+CROWDED = $(shell grep -rl --include='*_test.go' --exclude-dir=node_modules 'internal/paralleltest"' . | xargs -n1 dirname | sort -u)
 
 # An ACME authority, and the DNS that it asks; the authority is built last, so that
 # it stands for both.

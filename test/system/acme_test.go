@@ -26,6 +26,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // pebbleProgram is one of the programs of the certificate authority for tests;
@@ -318,6 +320,7 @@ func strangers() []string {
 // ingresses: ordered on the first handshake of a host that is served, once for all
 // ingresses, and never for another name.
 func TestCertificatesOfAnAuthority(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 1)
 	a := &secureIngress{t: t, c: c, name: "the first ingress", http: freePort(t), https: freePort(t)}
 	b := &secureIngress{t: t, c: c, name: "the second ingress", http: freePort(t), https: freePort(t)}
@@ -474,6 +477,7 @@ func withoutAuthority(t *testing.T, a, b *secureIngress, first *x509.Certificate
 // What is due is renewed in a handshake; for an application that was blocked or retired,
 // and for a released host, nothing is ordered any more.
 func TestRenewalsFromAnAuthority(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 1)
 	c.requestClient = &http.Client{Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	t.Cleanup(c.requestClient.CloseIdleConnections)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // stopped waits until no machine runs or routes an application, and every process
@@ -98,6 +99,7 @@ func (c *cluster) running(application string, n int) map[int]bool {
 // Blocked and retired applications stop on every node, leave the ingress and take
 // no harm: what they kept is there when they go on.
 func TestStoppedApplications(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	c.must("deploy", c.example("counter"), "--replicas", "2")
 	c.must("deploy", worker(t, "other", `export default { fetch() { return new Response("other") } }`))
@@ -174,6 +176,7 @@ func (c *cluster) coordinator(t *testing.T) *machine {
 
 // A freeze on one node stops deploys on all of them, at once, and nothing else.
 func TestAFreezeHoldsEverywhere(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	dir := worker(t, "plain", `export default { fetch() { return new Response("plain") } }`)
 	c.must("deploy", dir)
@@ -200,6 +203,7 @@ func TestAFreezeHoldsEverywhere(t *testing.T) {
 // A key that one node revokes is refused by the others as soon as they hear of it,
 // on routes that believe their cache too; and rotation leaves nobody without a key.
 func TestRevokedKeysEverywhere(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	one, two := "http://"+c.machines[0].api, "http://"+c.machines[1].api
 	key := filepath.Join(c.state, "ci.jwk")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/conformance"
+	"github.com/scafo/scafo/internal/paralleltest"
 	"github.com/scafo/scafo/internal/token/keyfile"
 )
 
@@ -32,13 +33,20 @@ func (c *cluster) target() conformance.Target {
 }
 
 // The specification, sentence by sentence, over HTTP: one node.
-func TestConformanceOfOneNode(t *testing.T) { conformance.Run(t, newCluster(t, 1).target()) }
+func TestConformanceOfOneNode(t *testing.T) {
+	paralleltest.Early(t)
+	conformance.Run(t, newCluster(t, 1).target())
+}
 
 // Two nodes, of which a random one gets each request.
-func TestConformanceOfTwoNodes(t *testing.T) { conformance.Run(t, newCluster(t, 2).target()) }
+func TestConformanceOfTwoNodes(t *testing.T) {
+	paralleltest.Early(t)
+	conformance.Run(t, newCluster(t, 2).target())
+}
 
 // One node behind scafo-caddy, which passes its API on at the bare platform domain.
 func TestConformanceBehindCaddy(t *testing.T) {
+	paralleltest.Early(t)
 	c := newCluster(t, 1)
 	m := c.machines[0]
 	m.stop(t)

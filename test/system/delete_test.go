@@ -19,6 +19,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/s3"
+	"github.com/scafo/scafo/internal/paralleltest"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
 )
@@ -90,6 +91,7 @@ func (c *cluster) follower(t *testing.T) *machine {
 // processes, directories, routes and keys are gone on all machines when the answer is
 // there, another application does not notice, and the next one of the name is new.
 func TestADeletedApplicationIsGone(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	b := c.bucket()
 	c.must("deploy", c.example("counter"), "--replicas", "2")
@@ -179,6 +181,7 @@ func TestADeletedApplicationIsGone(t *testing.T) {
 // The coordinator is killed in the middle of a deletion, daemon alone: its runtimes go
 // on. Repeated at the other machine the deletion comes to its end, and ends those too.
 func TestACoordinatorDiesWhileItDeletes(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	for _, m := range c.machines {
 		m.stop(t)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // answers waits until the ingress answers for a host as it should; an empty body is
@@ -34,6 +36,7 @@ func (f *fleet) answers(host string, status int, body string) time.Duration {
 // Domains of one's own, through the ingress: a claimed host answers, its subdomains
 // where they were asked for, and a released one does not.
 func TestDomains(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	for _, name := range []string{"shop", "shop-staging", "other"} {
 		f.deploy(worker(t, name, `export default { fetch() { return new Response("`+name+`") } }`))

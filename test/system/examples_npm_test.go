@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // installed is a copy of an example with its packages.
@@ -22,6 +24,7 @@ func installed(t *testing.T, f *fleet, name string) string {
 }
 
 func TestExampleAPI(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	url := f.deploy(installed(t, f, "api"))
 	for path, c := range map[string]struct {
@@ -56,6 +59,7 @@ func TestExampleAPI(t *testing.T) {
 }
 
 func TestExampleSPA(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	dir := installed(t, f, "spa")
 	if _, err := os.Stat(filepath.Join(dir, "dist")); err == nil {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // patience bounds every wait of these tests: a condition that does not hold by
@@ -191,7 +192,7 @@ func newFleet(t testing.TB, variables ...string) *fleet {
 	dir := t.TempDir()
 	f := &fleet{
 		t: t, variables: variables, state: filepath.Join(dir, "state"), profile: filepath.Join(dir, "profile.json"),
-		api: "127.0.0.1:" + strconv.Itoa(freePort(t)), http: freePort(t), firstPort: 21000 + (os.Getpid()%40)*200,
+		api: "127.0.0.1:" + strconv.Itoa(freePort(t)), http: freePort(t), firstPort: paralleltest.Ports(t, paralleltest.MostPorts),
 	}
 	f.requestClient = &http.Client{
 		Timeout: patience,
@@ -215,7 +216,7 @@ func (f *fleet) env() []string {
 func (f *fleet) start() {
 	f.t.Helper()
 	f.up = start(f.t, f.env(), bin(f.t, "scafo"), "up", "--state", f.state, "--listen", f.api, "--http-port", strconv.Itoa(f.http),
-		"--celld-ports", fmt.Sprintf("%d-%d", f.firstPort, f.firstPort+199))
+		"--celld-ports", fmt.Sprintf("%d-%d", f.firstPort, f.firstPort+paralleltest.MostPorts-1))
 	eventually(f.t, "up says how to deploy", func() error {
 		select {
 		case <-f.up.done:

@@ -6,11 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // SvelteKit builds a Worker beside the assets that it serves, imports that Worker's
 // runtime from node_modules, and keeps pages in the default cache.
 func TestSvelteKit(t *testing.T) {
+	paralleltest.Beside(t)
 	dir := project(t, map[string]string{
 		"package.json": `{"name": "svelte-app", "private": true, "type": "module", "devDependencies": {"@sveltejs/kit": "^2.0.0", "svelte": "^5.0.0",
 			"vite": "^6.0.0", "@sveltejs/vite-plugin-svelte": "^5.0.0", "@sveltejs/adapter-cloudflare": "^7.0.0"}}`,
@@ -41,6 +44,7 @@ func TestSvelteKit(t *testing.T) {
 // Packages that were written for Node, in a Worker whose compatibility date is older
 // than what they import.
 func TestPackagesForNode(t *testing.T) {
+	paralleltest.Beside(t)
 	dir := project(t, map[string]string{
 		"package.json":   `{"name": "node-app", "private": true, "type": "module", "dependencies": {"express": "^5.0.0", "jsonwebtoken": "^9.0.0", "pg": "^8.0.0", "lodash": "^4.0.0"}}`,
 		"wrangler.jsonc": `{"name": "node-app", "main": "a.ts", "compatibility_date": "2025-03-01", "compatibility_flags": ["nodejs_compat"]}`,

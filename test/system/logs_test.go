@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // said is a line of `scafo logs --json`.
@@ -73,6 +75,7 @@ export default {
 `
 
 func TestLogsOfAnApplication(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	url := f.deploy(worker(t, "talker", talker))
 	version := ""

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // where are the flags that name the cluster's bucket.
@@ -74,6 +75,7 @@ func (c *cluster) leaves(m *machine) {
 // A drain moves what a machine runs without a failed request; a machine that was
 // removed ends, is refused, and comes back only when it is admitted.
 func TestAMachineIsDrainedAndRemoved(t *testing.T) {
+	paralleltest.Early(t)
 	c := newCluster(t, 2)
 	c.variables = []string{"AWS_ACCESS_KEY_ID=" + c.store.AccessKey, "AWS_SECRET_ACCESS_KEY=" + c.store.SecretKey}
 	behindIngress(t, c)

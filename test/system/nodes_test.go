@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // storeProcess is an S3 store that several nodes share: the embedded store's own
@@ -90,9 +91,9 @@ func newCluster(t testing.TB, nodes int) *cluster {
 	for i := range nodes {
 		m := &machine{id: fmt.Sprintf("n%d", i+1), api: "127.0.0.1:" + strconv.Itoa(freePort(t)), metrics: "127.0.0.1:" + strconv.Itoa(freePort(t)), env: env}
 		m.state = filepath.Join(dir, m.id)
-		first := 21000 + (os.Getpid()%40)*200 + i*60
+		first := paralleltest.Ports(t, paralleltest.MostPorts)
 		m.args = append([]string{"sail", "--node-id", m.id, "--node-listen", m.api, "--node-state", m.state, "--metrics-listen", m.metrics,
-			"--celld-command", bin(t, "celld-workerd"), "--celld-ports", fmt.Sprintf("%d-%d", first, first+59),
+			"--celld-command", bin(t, "celld-workerd"), "--celld-ports", fmt.Sprintf("%d-%d", first, first+paralleltest.MostPorts-1),
 			"--ingress-token", clusterIngressToken, "--platform-domains", "apps.test", "--drain-route-seconds", "1"}, where...)
 		c.machines = append(c.machines, m)
 	}
@@ -210,6 +211,7 @@ func orNil(err error) error {
 // Two machines on one bucket: one coordinates, both serve, and what one of them
 // accepted is everywhere.
 func TestTwoMachinesShareTheWork(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	for i := range 4 {
 		name := fmt.Sprintf("app%d", i)
@@ -300,6 +302,7 @@ func TestTwoMachinesShareTheWork(t *testing.T) {
 
 // A machine that dies takes nothing with it.
 func TestAMachineDies(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 2)
 	c.must("deploy", c.example("counter"), "--replicas", "1")
 	for range 5 {
@@ -348,6 +351,7 @@ func (c *cluster) belongsTo(m *machine) map[int]string {
 
 // The store goes away while applications run, and comes back.
 func TestTheStoreIsAway(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 1)
 	dir := worker(t, "plain", `export default { fetch() { return new Response("plain") } }`)
 	c.must("deploy", dir)
@@ -374,6 +378,7 @@ func TestTheStoreIsAway(t *testing.T) {
 
 // A node that starts before its store waits for it.
 func TestTheStoreIsLate(t *testing.T) {
+	paralleltest.Beside(t)
 	c := newCluster(t, 1)
 	m := c.machines[0]
 	m.program.stop(t)

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/scafo/scafo/internal/oidc/oidctest"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // A job without a key of the fleet deploys: with a token that GitHub's service gives
 // it, with one in a file, and not once the policy does not admit it.
 func TestAPipelineDeploys(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t, "SCAFO_OIDC_ALLOW_LOOPBACK=true")
 	key := oidctest.NewKey(t, "k1", "RS256")
 	issuer := oidctest.New(t, false, key)

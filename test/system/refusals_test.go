@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 var update = flag.Bool("update", false, "write testdata/refusals.txt anew")
@@ -57,6 +59,7 @@ func config(more string) string {
 // What a user sees of a project that the runtime refuses, word by word, and that the
 // old version goes on.
 func TestSentencesOfTheRuntime(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	url := f.deploy(project(t, map[string]string{"wrangler.jsonc": config(`"vars": {}`), "index.ts": okWorker}))
 	var b strings.Builder

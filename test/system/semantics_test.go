@@ -28,6 +28,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/scafo/scafo/internal/paralleltest"
 	"github.com/scafo/scafo/internal/workerd/workerdtest"
 )
 
@@ -269,7 +270,7 @@ var esbuildProgram = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := paralleltest.Main(m)
 	if p, err := esbuildProgram(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(p))
 	}
@@ -279,6 +280,7 @@ func TestMain(m *testing.M) {
 // The same requests to a bare workerd and to the deployed application get the same
 // answers.
 func TestSemantics(t *testing.T) {
+	paralleltest.Waits(t)
 	esbuild, err := esbuildProgram()
 	if err != nil {
 		t.Fatal(err)
@@ -287,7 +289,7 @@ func TestSemantics(t *testing.T) {
 	t.Run("cases", func(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(semantics)) {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
+				paralleltest.Beside(t)
 				c := semantics[name]
 				compare(t, f, name, &c, esbuild)
 			})

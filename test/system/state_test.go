@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // call sends a request to an application and returns its answer.
@@ -51,6 +53,7 @@ func (f *fleet) killed(app, url string) {
 // runtime and a redeploy. The digest needs the end of a minute, so it begins first
 // and is looked at last.
 func TestExamplesWithServices(t *testing.T) {
+	paralleltest.Waits(t)
 	f := newFleet(t)
 	digest := f.deploy(f.example("digest"))
 	if status, body := f.call(http.MethodPost, digest, "someone signed up"); status != http.StatusAccepted {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // A second Ctrl-C does not wait for objects to come to rest: everything ends at once,
@@ -58,6 +60,7 @@ func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 
 // A Ctrl-C while everything starts leaves nothing either.
 func TestCtrlCDuringTheStart(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	f.up.stop(t)
 	for _, after := range []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond, 120 * time.Millisecond} {

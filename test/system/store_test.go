@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // storePID is the process of the embedded store.
@@ -34,6 +36,7 @@ func (f *fleet) storePID() int {
 // A frozen store is replaced: requests that need no store never notice, and objects
 // answer again by themselves.
 func TestAFrozenStoreIsReplaced(t *testing.T) {
+	paralleltest.Early(t)
 	f := newFleet(t)
 	plain := f.deploy(worker(t, "plain", `export default { fetch() { return new Response("here") } }`))
 	counter := f.deploy(f.example("counter"))
@@ -70,6 +73,7 @@ func TestAFrozenStoreIsReplaced(t *testing.T) {
 
 // Ctrl-C ends in time though the store answers nobody.
 func TestStoppingWithoutTheStore(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	counter := f.deploy(f.example("counter"))
 	if got := number(t, f.body(counter)); got != 1 {
@@ -104,6 +108,7 @@ func TestStoppingWithoutTheStore(t *testing.T) {
 // back: nothing that needs it not notices, what needs it says so in time, and everything
 // returns by itself.
 func TestTheBucketGoesAwayAndComesBack(t *testing.T) {
+	paralleltest.Early(t)
 	const away = 20 * time.Second
 	c := newCluster(t, 1)
 	c.deploy(worker(t, "plain", `export default { fetch() { return new Response("here") } }`))

@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/scafo/scafo/internal/pack"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // What is taken from npm while the tests run, by exact version.
@@ -175,6 +176,7 @@ var starters = map[string]struct {
 
 // Every official starter deploys as it is, or is refused by the name of what it needs.
 func TestOfficialStarters(t *testing.T) {
+	paralleltest.Beside(t)
 	from := fromNPM(t, "create-cloudflare", startersVersion)
 	f := newFleet(t)
 	for _, name := range sortedKeys(starters) {
@@ -213,6 +215,7 @@ func TestOfficialStarters(t *testing.T) {
 
 // A starter whose node_modules hold Wrangler and its runtime sends kilobytes.
 func TestToolsAreNotSent(t *testing.T) {
+	paralleltest.Beside(t)
 	dir := t.TempDir()
 	fill(t, filepath.Join(fromNPM(t, "create-cloudflare", startersVersion), "templates", "hello-world", "ts"), dir, "tools")
 	npm(t, dir, "install")
@@ -234,6 +237,7 @@ func TestToolsAreNotSent(t *testing.T) {
 // The configurations of all starters are read: what is refused is refused for what it
 // asks for.
 func TestConfigurationsOfStarters(t *testing.T) {
+	paralleltest.Beside(t)
 	from := filepath.Join(fromNPM(t, "create-cloudflare", startersVersion), "templates")
 	accepted, refusals := 0, map[string]string{}
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -274,6 +278,7 @@ func TestConfigurationsOfStarters(t *testing.T) {
 
 // The starter for Hono is a few files over a package.
 func TestHonoStarter(t *testing.T) {
+	paralleltest.Beside(t)
 	dir := project(t, map[string]string{"package.json": `{"name": "hono-app", "private": true, "dependencies": {"hono": "^4.12.0"}}`})
 	fill(t, filepath.Join(fromNPM(t, "create-cloudflare", startersVersion), "templates", "hono", "workers", "templates"), dir, "hono-app")
 	npm(t, dir, "install")
@@ -290,6 +295,7 @@ func TestHonoStarter(t *testing.T) {
 // The starter for React under Vite: its build leaves a configuration that points to
 // what it built, in a folder that git ignores.
 func TestReactStarter(t *testing.T) {
+	paralleltest.Beside(t)
 	dir := t.TempDir()
 	fill(t, filepath.Join(fromNPM(t, "create-vite", viteVersion), "template-react-ts"), dir, "react-app")
 	fill(t, filepath.Join(fromNPM(t, "create-cloudflare", startersVersion), "templates", "react", "workers", "ts"), dir, "react-app")
@@ -336,6 +342,7 @@ func workspace(t testing.TB, version string) string {
 
 // Workspaces of npm, pnpm and Yarn, the last without any node_modules.
 func TestWorkspaces(t *testing.T) {
+	paralleltest.Beside(t)
 	tools := t.TempDir()
 	npm(t, tools, "install", "--prefix", tools, "pnpm@"+pnpmVersion, "@yarnpkg/cli-dist@"+yarnVersion)
 	f := newFleet(t)

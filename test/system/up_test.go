@@ -22,10 +22,12 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // The way of a newcomer: up, deploy, curl, stop, up again.
 func TestANewcomersWay(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	greeting := f.up.out.String()
 	for _, want := range []string{"scafo " + scafo.Version, "bucket embedded", "workerd 1.2", "API      http://" + f.api, "Workers  http://<name>.localhost:" + strconv.Itoa(f.http)} {
@@ -62,6 +64,7 @@ func TestANewcomersWay(t *testing.T) {
 }
 
 func TestEveryExampleAnswers(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	t.Run("hello", func(t *testing.T) {
 		url := f.deploy(f.example("hello"))
@@ -184,6 +187,7 @@ export default { async fetch(req, env) {
 
 // Acknowledged writes outlive the runtime and the node.
 func TestKillNine(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	url := f.deploy(f.example("counter"))
 	for range 25 {
@@ -242,6 +246,7 @@ func TestKillNine(t *testing.T) {
 // What a developer breaks fails with the runtime's own words, and the old version
 // goes on.
 func TestBrokenDeploysAreRefused(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	good := worker(t, "app", `export default { fetch() { return new Response("good") } }`)
 	url := f.deploy(good)
@@ -281,6 +286,7 @@ func TestBrokenDeploysAreRefused(t *testing.T) {
 }
 
 func TestMistakesAtTheStart(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	scafoUp := func(args ...string) string {
 		t.Helper()
@@ -310,6 +316,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 
 // A plain request with one token, as the README shows it.
 func TestTokenForCurl(t *testing.T) {
+	paralleltest.Beside(t)
 	f := newFleet(t)
 	token := strings.TrimSpace(f.must("token"))
 	ask := func() int {

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 const keeper = `import { DurableObject } from "cloudflare:workers";
@@ -47,10 +49,10 @@ const awayFor = 20 * time.Second
 // While the store is away, also for longer than a lease lasts, what needs it not goes
 // on, what needs it is told so in time, and everything comes back with the store.
 func TestStoreAway(t *testing.T) {
-	t.Parallel()
+	paralleltest.Waits(t)
 	for _, how := range []string{"cut", "hangs"} {
 		t.Run(how, func(t *testing.T) {
-			t.Parallel()
+			paralleltest.Early(t)
 			b := newBench(t)
 			b.deploy(keeper, "Keeper")
 			other := *b
@@ -139,6 +141,7 @@ func (p pair) parted() {
 
 // What the Worker throws itself stays a 500.
 func TestAnExceptionIsNotTheStores(t *testing.T) {
+	paralleltest.Beside(t)
 	b := newBench(t)
 	b.deploy(keeper, "Keeper")
 	s := b.serve("n1")
@@ -151,9 +154,10 @@ func TestAnExceptionIsNotTheStores(t *testing.T) {
 
 // A drain does not wait for a store that is away.
 func TestDrainWithoutTheStore(t *testing.T) {
+	paralleltest.Waits(t)
 	for _, how := range []string{"cut", "hangs"} {
 		t.Run(how, func(t *testing.T) {
-			t.Parallel()
+			paralleltest.Early(t)
 			b := newBench(t)
 			b.deploy(keeper, "Keeper")
 			s := b.serve("n1")

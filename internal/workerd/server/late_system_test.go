@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // counterWorker keeps the words that it was given, in order.
@@ -35,6 +37,7 @@ export default { fetch(request, env) { return env.COUNTER.get(env.COUNTER.idFrom
 // to the store. Whenever they arrive, nothing that was acknowledged is lost,
 // before or after, and the database stays whole.
 func TestLateWritesOfADeadWorkerd(t *testing.T) {
+	paralleltest.Waits(t)
 	for _, kind := range []string{"/log/", "/snapshot/"} {
 		for _, middle := range []int{0, 1, 3} {
 			t.Run(fmt.Sprintf("%s, %d writes before it arrives", strings.Trim(kind, "/"), middle), func(t *testing.T) { lateWrite(t, kind, middle) })
@@ -43,6 +46,7 @@ func TestLateWritesOfADeadWorkerd(t *testing.T) {
 }
 
 func lateWrite(t *testing.T, kind string, middle int) {
+	paralleltest.Beside(t)
 	b := newBench(t)
 	b.deploy(counterWorker, "Counter")
 	s := b.serve("n1")

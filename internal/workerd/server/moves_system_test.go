@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // lost ends a machine for good: the program, its workerds, and the disk.
@@ -26,8 +28,9 @@ const leaseAndMore = 50 * time.Second
 // What was under way on a machine that is lost goes on on another one, once the
 // lease of the lost one is over.
 func TestWhatIsUnderWayMoves(t *testing.T) {
+	paralleltest.Waits(t)
 	t.Run("queue", func(t *testing.T) {
-		t.Parallel()
+		paralleltest.Early(t)
 		b := newBench(t)
 		b.deployProject(queueConfig, queueWorker)
 		s1, s2 := b.serve("n1"), b.serve("n2")
@@ -43,16 +46,13 @@ func TestWhatIsUnderWayMoves(t *testing.T) {
 		})
 	})
 	t.Run("workflow", func(t *testing.T) {
-		t.Parallel()
+		paralleltest.Early(t)
 		b := newBench(t)
 		b.deployProject(object{"workflows": []object{{"binding": "ORDERS", "name": "orders", "class_name": "Order"}}}, workflowWorker)
 		s1, s2 := b.serve("n1"), b.serve("n2")
 		s1.want("/start?id=w&pause=5&wait", "w")
 		s1.want("/start?id=v&pause=5", "v")
-		b.until("it sleeps", 10*time.Second, func() bool {
-			_, got, _ := s1.try("/status?id=v")
-			return strings.HasPrefix(got, "waiting")
-		})
+		s1.asleep("w", "v")
 		s1.lost("n1")
 		s2.settled("/approve?id=w")
 		s2.eventually("/status?id=w", `complete {"b":20,"by":"boss","release":"RELEASE"}`, leaseAndMore)
@@ -60,7 +60,7 @@ func TestWhatIsUnderWayMoves(t *testing.T) {
 	})
 	// A Worker without state that gets some, and loses it, and has it back.
 	t.Run("state comes and goes", func(t *testing.T) {
-		t.Parallel()
+		paralleltest.Beside(t)
 		b := newBench(t)
 		b.deploy(strings.ReplaceAll(releases, "RELEASE", "plain"))
 		s := b.serve("n1")

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // ask is one request of a case: METHOD PATH, headers as `Name: value` and a body.
@@ -271,9 +273,11 @@ func (a ask) settle(t *testing.T, base string) answer {
 }
 
 func TestAnswersAreThoseOfWorkerd(t *testing.T) {
+	paralleltest.Waits(t)
 	for _, name := range slices.Sorted(maps.Keys(semantics)) {
 		c := semantics[name]
 		t.Run(name, func(t *testing.T) {
+			paralleltest.Beside(t)
 			b := newBench(t)
 			dir := t.TempDir()
 			config := object{"name": "subject", "main": "main.js", "compatibility_date": "2026-01-01", "no_bundle": true}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // quickly is far below the 20 seconds of workerd's lease.
@@ -137,6 +139,7 @@ func TestSwapsOfAStatelessWorkerUnderLoad(t *testing.T) {
 }
 
 func TestWebSocketsAreToldToComeBack(t *testing.T) {
+	paralleltest.Beside(t)
 	b := newBench(t)
 	b.deploy(strings.ReplaceAll(releases, "RELEASE", "r0"))
 	s := b.serve("n1")
@@ -212,8 +215,10 @@ func TestAWorkerThatTakesAllMemory(t *testing.T) {
 }
 
 func TestAWorkerThatNeverYields(t *testing.T) {
+	paralleltest.Waits(t)
 	for _, kind := range []string{"stateless", "durable"} {
 		t.Run(kind, func(t *testing.T) {
+			paralleltest.Beside(t)
 			b := newBench(t)
 			source, classes := strings.ReplaceAll(releases, "RELEASE", "r0"), []string(nil)
 			if kind == "durable" {
@@ -270,8 +275,10 @@ func TestItOutlivesWhoStartedIt(t *testing.T) {
 // through the others, requests to them are refused meanwhile, and none hangs. One that
 // comes back serves what they hold by then.
 func TestAMachineThatVanishes(t *testing.T) {
+	paralleltest.Waits(t)
 	for _, kind := range []string{"killed", "frozen"} {
 		t.Run(kind, func(t *testing.T) {
+			paralleltest.Early(t)
 			b := newBench(t)
 			b.deploy(counterWorker, "Counter")
 			s1, s2 := b.serve("n1"), b.serve("n2")

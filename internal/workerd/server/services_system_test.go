@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scafo/scafo/internal/paralleltest"
 )
 
 // deployProject publishes a project with a configuration of its own; public are files
@@ -90,6 +92,7 @@ var storesConfig = object{
 // What was acknowledged outlives the runtime, the whole program, a redeploy, and
 // the machine.
 func TestStoresSurvive(t *testing.T) {
+	paralleltest.Beside(t)
 	b := newBench(t)
 	b.deployProject(storesConfig, storesWorker)
 	s := b.serve("n1")
@@ -174,6 +177,7 @@ export default class extends WorkerEntrypoint {
 
 // Entry points of the same Worker, without any state and so without a cluster.
 func TestServiceBindings(t *testing.T) {
+	paralleltest.Beside(t)
 	b := newBench(t)
 	var joined atomic.Bool
 	b.gate.hold(func(r *http.Request) *held {
@@ -263,6 +267,7 @@ func (s *serving) eventually(path, want string, within time.Duration) time.Durat
 }
 
 func TestQueues(t *testing.T) {
+	paralleltest.Early(t)
 	b := newBench(t)
 	release := func(name string) string { return strings.ReplaceAll(queueWorker, "RELEASE", name) }
 	b.deployProject(queueConfig, release("r1_"))
@@ -297,7 +302,7 @@ export class Order extends WorkflowEntrypoint {
   async run(event, step) {
     const a = await step.do("first", async () => event.payload.n + 1);
     let tries = 0;
-    const b = await step.do("flaky", { retries: { limit: 2, delay: 100 } }, async () => { if (++tries < 2) throw new Error("again"); return a * 10; });
+    const b = await step.do("flaky", { retries: { limit: 9, delay: 100, backoff: "constant" } }, async () => { if (++tries < 2) throw new Error("again"); return a * 10; });
     await step.sleep("pause", event.payload.pause + " seconds");
     const e = event.payload.wait ? await step.waitForEvent("approval", { type: "approved", timeout: "5 minutes" }) : { payload: "nobody" };
     return { b, by: e.payload, release: "RELEASE" };
@@ -315,7 +320,20 @@ export default { async fetch(request, env) {
 } };
 `
 
+// asleep waits until these workflows wait: for the next try of a step, or already for
+// what comes after it. A try that a runtime's end cuts off counts, so there are many.
+func (s *serving) asleep(ids ...string) {
+	s.b.Helper()
+	for _, id := range ids {
+		s.b.until(id+" waits", 20*time.Second, func() bool {
+			_, got, _ := s.try("/status?id=" + id)
+			return strings.HasPrefix(got, "waiting")
+		})
+	}
+}
+
 func TestWorkflows(t *testing.T) {
+	paralleltest.Beside(t)
 	b := newBench(t)
 	config := object{"workflows": []object{{"binding": "ORDERS", "name": "orders", "class_name": "Order"}}}
 	release := func(name string) string { return strings.ReplaceAll(workflowWorker, "RELEASE", name) }
@@ -326,7 +344,7 @@ func TestWorkflows(t *testing.T) {
 	// One sleeps, one waits, while the runtime is killed and replaced.
 	s.want("/start?id=sleeps&pause=8", "sleeps")
 	s.want("/start?id=waits&wait", "waits")
-	time.Sleep(1500 * time.Millisecond) // until they do: nothing outside tells it
+	s.asleep("sleeps", "waits")
 	kill(t, s)
 	s.settled("/")
 	b.deployProject(config, release("r2"))
@@ -369,6 +387,7 @@ func (s *serving) fired() []fired {
 // A schedule fires once for all processes of an application; what was missed while
 // none ran fires once, late. It takes two ends of a minute.
 func TestCrons(t *testing.T) {
+	paralleltest.Waits(t)
 	b := newBench(t)
 	config := object{
 		"d1_databases": []object{{"binding": "DB", "database_id": "1"}},

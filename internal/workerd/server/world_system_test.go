@@ -26,6 +26,7 @@ import (
 
 	"github.com/scafo/scafo/internal/bucket/embedded"
 	store "github.com/scafo/scafo/internal/bucket/embedded/server"
+	"github.com/scafo/scafo/internal/paralleltest"
 	"github.com/scafo/scafo/internal/workerd/workerdtest"
 )
 
@@ -35,7 +36,7 @@ const storeVariable = "SCAFO_TEST_STATE"
 func TestMain(m *testing.M) {
 	dir := os.Getenv(storeVariable)
 	if dir == "" {
-		code := m.Run()
+		code := paralleltest.Main(m)
 		if programDir != "" {
 			_ = os.RemoveAll(programDir)
 		}
