@@ -1,8 +1,6 @@
 package api_test
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,7 +19,6 @@ import (
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
-	"github.com/scafo/scafo/internal/deploy"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
 )
@@ -274,100 +271,17 @@ func TestRaceOfADeletionWithAClaim(t *testing.T) {
 	})
 }
 
-// publishes is a runtime's deploy command that takes a while and writes what it does.
-type publishes struct {
-	r      *registry.Registry
-	random func(n int) int
-}
-
-func (p publishes) Version(context.Context) (string, error) { return "celld 0.6.2", nil }
-
-func (p publishes) Publish(ctx context.Context, app scafo.Application, _, _, _ string) (deploy.Published, error) {
-	for _, k := range []string{"deploy-blobs/x", "deploy/current.json"} {
-		time.Sleep(time.Duration(p.random(100)) * time.Millisecond)
-		if ctx.Err() != nil {
-			return deploy.Published{}, ctx.Err()
-		}
-		if _, err := p.r.Bucket().Put(context.WithoutCancel(ctx), registry.RuntimePrefix(app.Name, app.UID)+k, []byte(`{"version":"v2"}`)); err != nil {
-			return deploy.Published{}, err
-		}
-	}
-	return deploy.Published{Version: "v2"}, nil
-}
-
-// nobodyServes settles every deploy at once.
-type nobodyServes struct{}
-
-func (nobodyServes) Settle(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
-	return nil
-}
-func (nobodyServes) CelldVersions(context.Context, string) map[string]string { return nil }
-func (nobodyServes) NodeAnswers(context.Context, string) bool                { return true }
-
-func artifact(t *testing.T) string {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	const config = `{"name":"shop"}`
-	if err := w.WriteHeader(&tar.Header{Name: "wrangler.jsonc", Mode: 0o644, Size: int64(len(config))}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write([]byte(config)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
-}
-
 // A deploy and a deletion at once: whichever comes first, what is there afterwards is
 // one whole application, or none, and nothing is left of what is gone.
 func TestRaceOfADeletionWithADeploy(t *testing.T) {
 	body := artifact(t)
 	outcomes := map[string]int{}
-	with := func(t *testing.T, id string) func(*registry.Registry, *api.Deps) {
-		dir := t.TempDir()
-		return func(r *registry.Registry, d *api.Deps) {
-			var mu sync.Mutex
-			random := rand.New(rand.NewPCG(uint64(len(dir)), uint64(fences.Add(1))))
-			s, err := deploy.New(deploy.Config{
-				Node: id, Registry: r, Bucket: r.Bucket(), Fleet: nobodyServes{}, Staging: dir,
-				Publisher: publishes{r, func(n int) int {
-					mu.Lock()
-					defer mu.Unlock()
-					return random.IntN(n)
-				}},
-				Limits: deploy.Limits{ArtifactBytes: 1 << 20, ArchiveEntries: 10, Concurrency: 2, Queue: 4, StagedBytes: 4 << 20, Receive: time.Minute, Wait: time.Minute, Task: time.Minute},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx := untilTheEnd(t, s.Run)
-			// As the loop does when it hears of the mark.
-			r.OnChange(func(_ context.Context, keys []string) {
-				if slices.Contains(keys, registry.ApplicationKey("shop")) {
-					go func() {
-						if a, err := r.Application(ctx, "shop"); err == nil && a.Deleting != nil {
-							s.End(a)
-						}
-					}()
-				}
-			})
-			d.Deploys = s
-		}
-	}
-	header, err := scafo.DeployMetadata{}.Header()
-	if err != nil {
-		t.Fatal(err)
-	}
-	raceOfDeletions(t, with, func(c *contest) {
+	raceOfDeletions(t, withDeploys, func(c *contest) {
 		was := c.app()
 		var wg sync.WaitGroup
 		statuses := make([]int, 2)
 		for i := range statuses {
-			r := request(http.MethodPost, "/v1/applications/shop/deploys", "tenant", strings.NewReader(body))
-			r.Header.Set(scafo.DeployHeader, header)
+			r := deployOf("shop", "tenant", body)
 			node, wait := c.nodes[i], time.Duration(c.random.IntN(2000))*time.Millisecond
 			wg.Go(func() {
 				time.Sleep(wait)

@@ -274,3 +274,32 @@ func TestRaceOfFreezes(t *testing.T) {
 		}
 	})
 }
+
+// One token, twenty times at once, on two nodes: one of the calls is accepted, and does
+// what it is for once.
+func TestRaceOfOneToken(t *testing.T) {
+	race(t, func(c *contest) {
+		for _, call := range []at{{"GET", "/v1/applications/shop", "", ""}, {"POST", "/v1/applications/shop/retire", "", ""}} {
+			authorization := bearer("admin")
+			statuses := make([]int, 20)
+			var wg sync.WaitGroup
+			for i := range statuses {
+				r := request(call.method, call.path, "", strings.NewReader(""))
+				r.Header.Set("Authorization", authorization)
+				node := c.nodes[c.random.IntN(len(c.nodes))]
+				wg.Go(func() {
+					w := httptest.NewRecorder()
+					node.ServeHTTP(w, r)
+					statuses[i] = w.Code
+				})
+			}
+			wg.Wait()
+			if count(statuses, 200) != 1 || count(statuses, 401) != len(statuses)-1 {
+				c.t.Errorf("%s %s: %v", call.method, call.path, statuses)
+			}
+		}
+		if a := c.app(); a.Retired == nil {
+			c.t.Error("an acknowledged change is lost")
+		}
+	})
+}
