@@ -22,6 +22,7 @@ import (
 	"github.com/scafo/scafo/internal/openapitest"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
+	"github.com/scafo/scafo/internal/storage"
 )
 
 // nodeOver is a node that has just started, over a bucket.
@@ -30,9 +31,9 @@ func nodeOver(t *testing.T, b bucket.Bucket) http.Handler {
 	r := registry.New(b, registry.Options{})
 	log := slog.New(slog.DiscardHandler)
 	h, err := api.New(api.Deps{
-		Node: "node-a", Log: log, Verifier: auth.New(r, auth.Options{Log: log}),
+		Node: "node-a", Log: log, Verifier: auth.New(r, auth.Options{Log: log, IngressTokens: []string{ingressToken}}),
 		Applications: api.Following(r, registry.NewFollower(r)), Setters: r, Freezes: r, Operators: r,
-		Domains: r, PlatformDomains: platformDomains,
+		Domains: r, PlatformDomains: platformDomains, Storage: storage.New(r, storage.Options{}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -62,9 +63,73 @@ func fleetOver(t *testing.T, b bucket.Bucket) *registry.Registry {
 }
 
 func call(h http.Handler, method, path, by, body string) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, request(method, path, by, strings.NewReader(body)))
+	w, r := httptest.NewRecorder(), request(method, path, by, strings.NewReader(body))
+	if by == "ingress" {
+		r.Header.Set(scafo.LockHolderHeader, lockHolder) // of what is repeated
+	}
+	h.ServeHTTP(w, r)
 	return w
+}
+
+const lockHolder = "ingress-1"
+
+// stored are the mutations of the ingress's storage.
+func stored() map[string]mutation {
+	key := func(s string) storage.Key {
+		k, err := storage.ParseKey(s)
+		if err != nil {
+			panic(err)
+		}
+		return k
+	}
+	open := func(r *registry.Registry) *storage.Service { return storage.New(r, storage.Options{}) }
+	put := func(keys ...string) func(*registry.Registry) error {
+		return func(r *registry.Registry) error {
+			for _, k := range keys {
+				if err := open(r).Put(ctxBackground, key(k), []byte("old")); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	// values are all that there is beneath a.
+	values := func(want map[string]string) func(*registry.Registry) error {
+		return func(r *registry.Registry) error {
+			for _, k := range []string{"a", "a/b", "a/c/d", "ab"} {
+				got, err := open(r).Get(ctxBackground, key(k))
+				if is, there := want[k]; there != (err == nil) || string(got) != is || err != nil && scafo.CodeOf(err) != scafo.CodeNotFound {
+					return fmt.Errorf("%s is %q, %w", k, got, err)
+				}
+			}
+			return nil
+		}
+	}
+	locked := func(want bool) func(*registry.Registry) error {
+		return func(r *registry.Registry) error {
+			_, err := open(r).Acquire(ctxBackground, key("l"), "another", 0)
+			if want && scafo.CodeOf(err) == scafo.CodeCASConflict {
+				return nil
+			}
+			if want || err != nil {
+				return fmt.Errorf("another one asks for the lock: %w", err)
+			}
+			return open(r).Release(ctxBackground, key("l"), "another")
+		}
+	}
+	lock := func(r *registry.Registry) error {
+		_, err := open(r).Acquire(ctxBackground, key("l"), lockHolder, 0)
+		return err
+	}
+	const objects, locks = "/v1/storage/objects/", "/v1/storage/locks/"
+	return map[string]mutation{
+		"put an object":  {"PUT", objects + "a/b", "ingress", "new", put("a"), []int{204}, values(map[string]string{"a": "old", "a/b": "new"})},
+		"put over one":   {"PUT", objects + "a", "ingress", "new", put("a", "a/b"), []int{204}, values(map[string]string{"a": "new", "a/b": "old"})},
+		"remove objects": {"DELETE", objects + "a", "ingress", "", put("a", "a/b", "a/c/d", "ab"), []int{204, 404}, values(map[string]string{"ab": "old"})},
+		"lock":           {"POST", locks + "l", "ingress", "", nil, []int{204}, locked(true)},
+		"renew a lock":   {"POST", locks + "l", "ingress", "", lock, []int{204}, locked(true)},
+		"unlock":         {"DELETE", locks + "l", "ingress", "", lock, []int{204}, locked(false)},
+	}
 }
 
 // mutation is one call that changes something, and what is so once it was answered.
@@ -119,7 +184,7 @@ func operators(want ...string) func(*registry.Registry) error {
 // mutations is every route here that changes something.
 func mutations() map[string]mutation {
 	ok := []int{200}
-	return map[string]mutation{
+	all := map[string]mutation{
 		"block":    {"POST", "/v1/applications/shop/block", "admin", "", nil, ok, holdsOf(func(a scafo.Application) bool { return a.Blocked != nil && a.Blocked.By == "admin" })},
 		"unblock":  {"POST", "/v1/applications/shop/unblock", "admin", "", setUp(func(a *scafo.Application) { a.Blocked = &scafo.Stamp{By: "x"} }), ok, holdsOf(func(a scafo.Application) bool { return a.Blocked == nil })},
 		"labels":   {"POST", "/v1/applications/shop/labels", "admin", `{"labels":{"a":"b"}}`, setUp(func(a *scafo.Application) { a.Labels = map[string]string{"c": "d"} }), ok, holdsOf(func(a scafo.Application) bool { return len(a.Labels) == 1 && a.Labels["a"] == "b" })},
@@ -169,6 +234,8 @@ func mutations() map[string]mutation {
 			return err
 		}, ok, operators("admin", "former", "gone", "second", "tenant")},
 	}
+	maps.Copy(all, stored())
+	return all
 }
 
 // Every mutating route, with every fault at every one of its requests to the bucket:
@@ -208,6 +275,8 @@ func faultAt(t *testing.T, m mutation, kind fault.Kind, skip int) bool {
 		}
 	case armed.Hits() == 0:
 		t.Errorf("without a fault: %d %s", w.Code, w.Body)
+	case kind == fault.Refused && w.Code == http.StatusConflict && strings.HasPrefix(m.path, "/v1/storage/locks/"):
+		// A lock is taken without waiting, or it is not: who was faster has it.
 	case w.Code != http.StatusServiceUnavailable:
 		t.Errorf("at request %d: %d %s", skip, w.Code, w.Body)
 	}
