@@ -45,7 +45,7 @@ var parts = []part{
 	{"ingress", "a request through scafo-caddy, against the runtime and against plain Caddy", benchIngress},
 	{"idle", "bucket requests, memory and CPU of an idle node, with 1 and with 20 applications", benchIdle},
 	{"many", "`scafo up` with twenty applications, against twenty bare workerds", benchMany},
-	{"upload", "the memory that a 50 MB artifact takes", benchUpload},
+	{"upload", "the memory that a 100 MB artifact takes", benchUpload},
 }
 
 // bench is one run.

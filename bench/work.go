@@ -143,7 +143,17 @@ func benchIntake(ctx context.Context, b *bench) error {
 	}
 	b.ratio("100 MB received and hashed, against copying and hashing the same file", ms(median(whole)), ms(median(base)), median(ratios(whole, base)), intakeGoal)
 	b.ratio("100 MB unpacked, against `tar -x`", ms(median(unpack)), ms(median(untar)), median(ratios(unpack, untar)), unpackGoal)
-	return nil
+	return b.aboveIdleHere("memory that receiving and unpacking 100 MB takes", func() error {
+		_, err := timedCopy(from, filepath.Join(dir, "received"), func(dst *os.File, src io.Reader) error {
+			_, err := artifact.Receive(ctx, dst, src, limits)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		_, err = timedUnpack(ctx, from, filepath.Join(dir, "tree"), limits)
+		return err
+	})
 }
 
 func largeTar(name string, size int) error {

@@ -153,7 +153,14 @@ func workloadRow(ctx context.Context, b *bench, s signer, verifier *oidc.Verifie
 		bare = append(bare, time.Since(began)/workloadBatch)
 	}
 	b.ratio("a workload token parsed and verified, against a bare "+s.algorithm+" verify", us(median(whole)), us(median(bare)), median(ratios(whole, bare)), workloadGoal)
-	return nil
+	return b.aboveIdleHere(fmt.Sprintf("memory that verifying %d of them takes", workloadBatch), func() error {
+		for range workloadBatch {
+			if err := verify(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // token is what a job of a pipeline is given, and its signature.
