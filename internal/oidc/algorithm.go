@@ -7,6 +7,8 @@ import (
 	"crypto/rsa"
 	"encoding/json"
 	"slices"
+	"strings"
+	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
 )
@@ -37,6 +39,17 @@ type key struct {
 	id        string
 	algorithm string // the only one that it is for; empty where the issuer does not say
 	public    any    // *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey
+
+	// last is the last header that a token of this key had: an issuer writes the same
+	// one into each, and it is taken apart once.
+	last *atomic.Pointer[parsedHeader]
+}
+
+// parsedHeader is a token's first segment, and what the library made of a token that
+// begins with it.
+type parsedHeader struct {
+	segment string
+	jws     *jose.JSONWebSignature
 }
 
 // fits reports whether the key may verify signatures of an algorithm: its type, and
@@ -63,12 +76,20 @@ func (k key) verifies(t *Token) bool {
 	if public, ok := k.public.(ed25519.PublicKey); ok {
 		return len(t.signature) == ed25519.SignatureSize && ed25519.Verify(public, []byte(t.signed), t.signature)
 	}
-	jws, err := jose.ParseSignedCompact(t.compact, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(t.Algorithm)})
-	if err != nil {
-		return false
+	h := k.last.Load()
+	if segment, _, _ := strings.Cut(t.compact, "."); h == nil || h.segment != segment {
+		jws, err := jose.ParseSignedCompact(t.compact, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(t.Algorithm)})
+		if err != nil {
+			return false
+		}
+		h = &parsedHeader{segment, jws}
+		k.last.Store(h)
 	}
-	_, err = jws.Verify(k.public)
-	return err == nil
+	// The header is this token's own, letter by letter; signature and claims may not be.
+	jws := *h.jws
+	jws.Signatures = slices.Clone(jws.Signatures)
+	jws.Signatures[0].Signature = t.signature
+	return jws.DetachedVerify(t.payload, k.public) == nil
 }
 
 // parseKey reads one key of a JWK set. Keys that are not for verifying signatures of
@@ -89,7 +110,7 @@ func parseKey(raw json.RawMessage) (key, bool) {
 	if (k.Algorithm != "" && !Supported(k.Algorithm)) || !k.IsPublic() || !strong(k.Key) {
 		return key{}, false
 	}
-	return key{id: k.KeyID, algorithm: k.Algorithm, public: k.Key}, true
+	return key{id: k.KeyID, algorithm: k.Algorithm, public: k.Key, last: new(atomic.Pointer[parsedHeader])}, true
 }
 
 // strong reports whether a public key is one that signatures are accepted of.

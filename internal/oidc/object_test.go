@@ -1,7 +1,6 @@
 package oidc
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"strings"
@@ -28,10 +27,17 @@ func checkObject(t *testing.T, b []byte) {
 	if err := json.Unmarshal(b, &want); err != nil {
 		t.Fatalf("%q was taken: %v", b, err)
 	}
-	if !maps.EqualFunc(o, want, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) {
+	got := map[string]string{}
+	for _, m := range o {
+		got[m.name] = m.value
+	}
+	if len(got) != len(o) || !maps.EqualFunc(got, want, func(a string, b json.RawMessage) bool { return a == string(b) }) {
 		t.Errorf("%q\ngot  %q\nwant %q", b, o, want)
 	}
-	for name := range o {
+	for name, value := range got {
+		if o.get(name) != value {
+			t.Errorf("%q: %q is found as %q", b, name, o.get(name))
+		}
 		var s *string
 		isText := json.Unmarshal(want[name], &s) == nil && s != nil
 		if got, ok := o.text(name); ok != isText || ok && got != *s {

@@ -7,7 +7,6 @@
 package oidc
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -51,6 +50,7 @@ type Token struct {
 	claims    object
 
 	signed    string
+	payload   []byte // the claims, decoded
 	signature []byte
 	compact   string
 }
@@ -87,8 +87,8 @@ func Issued(bearer string) bool {
 	if err != nil {
 		return false
 	}
-	claims, err := decode(parts[1])
-	return err == nil && claims["iss"] != nil
+	claims, _, err := decode(parts[1])
+	return err == nil && claims.get("iss") != ""
 }
 
 // split checks the alphabet before anything is decoded (a decoder would skip line
@@ -111,24 +111,39 @@ func split(s string) (parts [3]string, err error) {
 	return [3]string(list), nil
 }
 
-// object is a JSON object whose names differ by more than case.
-type object map[string]json.RawMessage
+// object is a JSON object whose names differ by more than case. It is a list, since the
+// few members of a token are found sooner so than they are put into a map.
+type object []member
+
+type member struct {
+	name, folded string
+	value        string // as it is spelled: a JSON value, which is never empty
+}
+
+// get is a member's value; empty where there is none.
+func (o object) get(name string) string {
+	for i := range o {
+		if o[i].name == name {
+			return o[i].value
+		}
+	}
+	return ""
+}
 
 // decode reads a segment: canonical base64url of one JSON object. encoding/json would
 // take the last of two members of one name, and match names without case.
-func decode(segment string) (object, error) {
+func decode(segment string) (o object, text []byte, err error) {
 	b, err := encoding.DecodeString(segment)
 	if err != nil {
-		return nil, refuse("encoding")
+		return nil, nil, refuse("encoding")
 	}
 	if !utf8.Valid(b) {
-		return nil, refuse("utf-8")
+		return nil, nil, refuse("utf-8")
 	}
-	o, err := parseObject(b)
-	if err != nil {
-		return nil, refuse("json")
+	if o, err = parseObject(b); err != nil {
+		return nil, nil, refuse("json")
 	}
-	return o, nil
+	return o, b, nil
 }
 
 var errObject = errors.New("not one JSON object with distinct names")
@@ -139,50 +154,50 @@ func parseObject(b []byte) (object, error) {
 	}
 	// From here on the text is known to be one JSON value: what follows takes it
 	// apart, and never looks behind its end.
-	at := skipSpace(b, 0)
-	if b[at] != '{' {
+	s := string(b)
+	at := skipSpace(s, 0)
+	if s[at] != '{' {
 		return nil, errObject
 	}
-	o, folded := object{}, make([]string, 0, 16)
-	for at = skipSpace(b, at+1); b[at] != '}'; {
-		end := valueEnd(b, at)
-		name, ok := text(b[at:end])
-		lower := strings.ToLower(name)
-		if !ok || len(o) == maxMembers || slices.Contains(folded, lower) {
+	o := make(object, 0, 16)
+	for at = skipSpace(s, at+1); s[at] != '}'; {
+		end := valueEnd(s, at)
+		name, ok := text(s[at:end])
+		folded := strings.ToLower(name)
+		if !ok || len(o) == maxMembers || slices.ContainsFunc(o, func(m member) bool { return m.folded == folded }) {
 			return nil, errObject
 		}
 		// A name that differs from a known one by case alone is a trap set for some
 		// other reader.
-		if lower != name && known[lower] {
+		if folded != name && known[folded] {
 			return nil, errObject
 		}
-		folded = append(folded, lower)
-		at = skipSpace(b, skipSpace(b, end)+1) // behind the colon
-		end = valueEnd(b, at)
-		o[name] = b[at:end:end]
-		if at = skipSpace(b, end); b[at] == ',' {
-			at = skipSpace(b, at+1)
+		at = skipSpace(s, skipSpace(s, end)+1) // behind the colon
+		end = valueEnd(s, at)
+		o = append(o, member{name: name, folded: folded, value: s[at:end]})
+		if at = skipSpace(s, end); s[at] == ',' {
+			at = skipSpace(s, at+1)
 		}
 	}
 	return o, nil
 }
 
 // skipSpace is where the first byte at or behind at is that is no white space.
-func skipSpace(b []byte, at int) int {
-	for at < len(b) && (b[at] == ' ' || b[at] == '\t' || b[at] == '\r' || b[at] == '\n') {
+func skipSpace(s string, at int) int {
+	for at < len(s) && (s[at] == ' ' || s[at] == '\t' || s[at] == '\r' || s[at] == '\n') {
 		at++
 	}
 	return at
 }
 
 // valueEnd is where the value that begins at at ends, in valid JSON.
-func valueEnd(b []byte, at int) int {
+func valueEnd(s string, at int) int {
 	depth := 0
-	for ; at < len(b); at++ {
-		switch b[at] {
+	for ; at < len(s); at++ {
+		switch s[at] {
 		case '"':
-			for at++; at < len(b) && b[at] != '"'; at++ {
-				if b[at] == '\\' {
+			for at++; at < len(s) && s[at] != '"'; at++ {
+				if s[at] == '\\' {
 					at++
 				}
 			}
@@ -208,12 +223,12 @@ func valueEnd(b []byte, at int) int {
 }
 
 // text is a JSON value that is a string.
-func text(raw []byte) (string, bool) {
-	if n := len(raw); n >= 2 && raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 {
-		return string(raw[1 : n-1]), true // valid JSON without an escape is what it says
+func text(raw string) (string, bool) {
+	if n := len(raw); n >= 2 && raw[0] == '"' && strings.IndexByte(raw, '\\') < 0 {
+		return raw[1 : n-1], true // valid JSON without an escape is what it says
 	}
 	var s *string
-	if json.Unmarshal(raw, &s) != nil || s == nil {
+	if json.Unmarshal([]byte(raw), &s) != nil || s == nil {
 		return "", false
 	}
 	return *s, true
@@ -226,11 +241,11 @@ var known = map[string]bool{
 }
 
 // text is the value of a member that is a string.
-func (o object) text(name string) (string, bool) { return text(o[name]) }
+func (o object) text(name string) (string, bool) { return text(o.get(name)) }
 
 // date is a NumericDate: seconds, maybe with a fraction (RFC 7519, section 2).
 func (o object) date(name string) (float64, bool) {
-	raw := string(o[name])
+	raw := o.get(name)
 	if raw == "" || strings.Trim(raw, "0123456789.") != "" {
 		return 0, false
 	}
@@ -239,14 +254,14 @@ func (o object) date(name string) (float64, bool) {
 }
 
 func (t *Token) parseHeader(segment string) error {
-	h, err := decode(segment)
+	h, _, err := decode(segment)
 	if err != nil {
 		return err
 	}
 	// Nothing that carries or fetches a key, changes the encoding, or must be
 	// understood is taken from whoever sent the token.
 	for _, name := range []string{"crit", "b64", "jwk", "jku", "x5u", "x5c"} {
-		if _, there := h[name]; there {
+		if h.get(name) != "" {
 			return refuse("header-" + name)
 		}
 	}
@@ -254,12 +269,12 @@ func (t *Token) parseHeader(segment string) error {
 	if t.Algorithm, ok = h.text("alg"); !ok || !Supported(t.Algorithm) {
 		return refuse("algorithm")
 	}
-	if _, there := h["kid"]; there {
+	if h.get("kid") != "" {
 		if t.KeyID, ok = h.text("kid"); !ok || t.KeyID == "" || len(t.KeyID) > maxKeyID {
 			return refuse("key-id")
 		}
 	}
-	if _, there := h["typ"]; there {
+	if h.get("typ") != "" {
 		// at+jwt is what RFC 9068 calls an access token that is a JWT.
 		if typ, ok := h.text("typ"); !ok || (!strings.EqualFold(typ, "JWT") && !strings.EqualFold(typ, "at+jwt")) {
 			return refuse("header-typ")
@@ -269,11 +284,11 @@ func (t *Token) parseHeader(segment string) error {
 }
 
 func (t *Token) parseClaims(segment string) error {
-	c, err := decode(segment)
+	c, text, err := decode(segment)
 	if err != nil {
 		return err
 	}
-	t.claims = c
+	t.claims, t.payload = c, text
 	var ok bool
 	if t.Issuer, ok = c.text("iss"); !ok || t.Issuer == "" || len(t.Issuer) > scafo.MaxTrustText {
 		return refuse("issuer")
@@ -283,14 +298,14 @@ func (t *Token) parseClaims(segment string) error {
 	}
 	if one, isText := c.text("aud"); isText {
 		t.Audience = []string{one}
-	} else if !isList(c["aud"], &t.Audience) {
+	} else if !isList(c.get("aud"), &t.Audience) {
 		return refuse("audience")
 	}
 	if t.expires, ok = c.date("exp"); !ok {
 		return refuse("expiry")
 	}
 	for name, to := range map[string]*float64{"nbf": &t.notBefore, "iat": &t.issued} {
-		if _, there := c[name]; !there {
+		if c.get(name) == "" {
 			continue
 		}
 		if *to, ok = c.date(name); !ok {
@@ -301,9 +316,9 @@ func (t *Token) parseClaims(segment string) error {
 }
 
 // isList reads a list of strings; null is none, also as an item.
-func isList(raw json.RawMessage, to *[]string) bool {
+func isList(raw string, to *[]string) bool {
 	var list []*string
-	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
+	if json.Unmarshal([]byte(raw), &list) != nil || len(list) == 0 {
 		return false
 	}
 	for _, s := range list {
@@ -348,7 +363,7 @@ func (t *Token) first(names ...string) string {
 		s, ok := t.claims.text(name)
 		if !ok {
 			var n json.Number
-			if raw := t.claims[name]; len(raw) == 0 || raw[0] == '"' || json.Unmarshal(raw, &n) != nil {
+			if raw := t.claims.get(name); raw == "" || raw[0] == '"' || json.Unmarshal([]byte(raw), &n) != nil {
 				continue
 			}
 			s = n.String()

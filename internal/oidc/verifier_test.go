@@ -426,3 +426,36 @@ func TestCallerThatGoesAway(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Tokens of one key have the same header, which is taken apart once. Each is still held
+// to its own claims and its own signature, whatever came before it and beside it.
+func TestTokensOfOneHeader(t *testing.T) {
+	c := newClock()
+	for _, alg := range []string{"ES256", "RS256", "PS384"} {
+		k := oidctest.NewKey(t, "k1", alg)
+		i := oidctest.New(t, false, k)
+		v := oidc.New(loopback(c))
+		var good, bad []string
+		for n := range 20 {
+			claims := i.Claims(subject, c.now())
+			claims["run_id"] = fmt.Sprint(n)
+			good = append(good, k.Token(t, claims))
+		}
+		for n, tok := range good {
+			other := good[(n+1)%len(good)]
+			at, otherAt := strings.LastIndex(tok, "."), strings.LastIndex(other, ".")
+			bad = append(bad, tok[:at]+other[otherAt:])
+		}
+		var wg sync.WaitGroup
+		for n := range good {
+			for tok, want := range map[string]string{good[n]: "accepted", bad[n]: "auth-invalid"} {
+				wg.Go(func() {
+					if got := outcome(verify(v, tok, policy(i.URL, subject))); got != want {
+						t.Errorf("%s: %s, want %s", alg, got, want)
+					}
+				})
+			}
+		}
+		wg.Wait()
+	}
+}
