@@ -4,7 +4,6 @@
 package route
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/url"
@@ -124,10 +123,34 @@ func (b *builder) applications() {
 // place is where an application stands before its turn among the names is known. It is
 // what is sorted, since it is small and has no pointers.
 type place struct {
-	// begins are the first bytes behind what all names have in common, as a number:
-	// most comparisons are one of numbers.
+	// begins are the first bytes behind what all names have in common, as a number.
 	begins uint64
 	at     int
+}
+
+// byBeginning sorts by the names' beginnings, byte by byte from the last one: as often
+// as they differ, whatever the number of names. What begins alike stays in its order.
+func byBeginning(order []place) []place {
+	spare := make([]place, len(order))
+	for shift := 0; shift < 64 && len(order) > 0; shift += 8 {
+		var next [257]int // where the next of each byte goes, counted one ahead
+		for i := range order {
+			next[int(byte(order[i].begins>>shift))+1]++
+		}
+		if next[int(byte(order[0].begins>>shift))+1] == len(order) {
+			continue
+		}
+		for i := 1; i < len(next); i++ {
+			next[i] += next[i-1]
+		}
+		for _, p := range order {
+			at := &next[byte(p.begins>>shift)]
+			spare[*at] = p
+			*at++
+		}
+		order, spare = spare, order
+	}
+	return order
 }
 
 // inOrder puts the applications into the order of their names, which differ.
@@ -149,12 +172,17 @@ func inOrder(all []served) {
 		copy(first[:], all[i].name[common:])
 		order[i] = place{begins: binary.BigEndian.Uint64(first[:]), at: i}
 	}
-	slices.SortFunc(order, func(x, y place) int {
-		if x.begins != y.begins {
-			return cmp.Compare(x.begins, y.begins)
+	order = byBeginning(order)
+	for alike := order; len(alike) > 1; {
+		n := 1
+		for n < len(alike) && alike[n].begins == alike[0].begins {
+			n++
 		}
-		return strings.Compare(all[x.at].name, all[y.at].name)
-	})
+		if n > 1 {
+			slices.SortFunc(alike[:n], func(x, y place) int { return strings.Compare(all[x.at].name, all[y.at].name) })
+		}
+		alike = alike[n:]
+	}
 	// Each into its place, by the cycles of that order.
 	for i := range order {
 		at := i
