@@ -273,7 +273,7 @@ func deleting(t *testing.T, b bucket.Bucket, id string, lease *oneLease, w *wire
 	untilTheEnd(t, s.Run)
 	d := api.Deps{
 		Node: id, Log: log, Verifier: auth.New(r, auth.Options{Log: log}), Applications: api.Following(r, follower),
-		Setters: r, Freezes: r, Operators: r, Deletions: s,
+		Setters: r, Freezes: r, Operators: r, Deletions: s, Domains: r, PlatformDomains: platformDomains,
 	}
 	for _, f := range more {
 		f(r, &d)
