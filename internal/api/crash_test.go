@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -291,3 +292,33 @@ func faultAt(t *testing.T, m mutation, kind fault.Kind, skip int) bool {
 }
 
 var ctxBackground = context.Background()
+
+// Every route that changes something is in a table of crash points: that above, or where
+// it is said here.
+func TestEveryChangeHasItsCrashPoints(t *testing.T) {
+	elsewhere := map[string]string{
+		"DELETE /v1/applications/:name":       "TestFaultsAtEveryRequestOfADeletion",
+		"POST /v1/applications/:name/deploys": "TestEachCallFails and TestCrashAtEachCall of the package deploy",
+		"POST /v1/peer/hints":                 "none: it changes nothing in the bucket",
+	}
+	wild := regexp.MustCompile(`:\w+`)
+	for _, r := range api.Routes(everything(t)) {
+		name := r.Method + " " + r.Path
+		if r.Method == http.MethodGet || elsewhere[name] != "" {
+			delete(elsewhere, name)
+			continue
+		}
+		path := regexp.MustCompile("^" + strings.ReplaceAll(wild.ReplaceAllString(r.Path, `[^/]+`), "**", ".+") + "$")
+		tried := false
+		for _, m := range mutations() {
+			at, _, _ := strings.Cut(m.path, "?")
+			tried = tried || m.method == r.Method && path.MatchString(at)
+		}
+		if !tried {
+			t.Errorf("%s has no crash points", name)
+		}
+	}
+	for name := range elsewhere {
+		t.Errorf("%s is no route", name)
+	}
+}
