@@ -96,8 +96,13 @@ func TestElection(t *testing.T) {
 		if l, held := c.Last(); !held || l.Node != "node-a" || l.Fence != 1 {
 			t.Fatalf("c sees %+v, %v", l, held)
 		}
+		before := c.store.Counts()
 		if l, held, err := c.Current(t.Context()); err != nil || !held || l.Node != "node-a" || time.Since(l.RenewedAt) > 5*time.Second {
 			t.Fatalf("c reads %+v, %v, %v", l, held, err)
+		}
+		// Which is all that GET /v1/state costs.
+		if after := c.store.Counts(); after[fault.Get] != before[fault.Get]+1 || after[fault.Replace] != before[fault.Replace] {
+			t.Errorf("a look at the lease: %v, then %v", before, after)
 		}
 		// Ten minutes: a renewal each 5 s, and a read by the others each 30 s,
 		// once they have seen it move.
