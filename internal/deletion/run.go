@@ -11,6 +11,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -212,7 +213,7 @@ func (r *run) own(ctx context.Context) error {
 // verify looks whether the application is still in this deletion. Every key that was
 // listed before the look belongs then to this life of the name, or to one before.
 func (r *run) verify(ctx context.Context) error {
-	if !r.s.holds(r.fence) {
+	if !r.s.holds(r.fence) && !mistake.Made(mistake.DeletionNotChecked) {
 		return errFenced
 	}
 	d, err := registry.Reload(ctx, r.s.c.Registry, r.doc)
@@ -225,6 +226,8 @@ func (r *run) verify(ctx context.Context) error {
 
 func (r *run) still(exists bool, a scafo.Application) error {
 	switch {
+	case mistake.Made(mistake.DeletionNotChecked):
+		return nil
 	case !exists || a.UID != r.uid || a.Deleting == nil:
 		return errGone
 	case a.Deleting.Fence != r.fence:
@@ -364,7 +367,7 @@ func (r *run) end(ctx context.Context, told []string) error {
 	}
 	key := registry.ApplicationKey(r.name)
 	gone, err = registry.Remove[scafo.Application](ctx, reg, key, func(a scafo.Application) error {
-		if !r.s.holds(r.fence) {
+		if !r.s.holds(r.fence) && !mistake.Made(mistake.DeletionNotChecked) {
 			return errFenced
 		}
 		return r.still(true, a)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/artifact"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/plan"
 	"github.com/scafo/scafo/internal/registry"
 )
@@ -47,7 +48,7 @@ func (s *Service) carry(ctx context.Context, j *job) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err != nil && j.published {
+	if err != nil && j.published && !mistake.Made(mistake.RevertForgotten) {
 		s.revert(ctx, j)
 	}
 	if err := s.finish(ctx, j, err); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -86,6 +87,9 @@ func keptPointer(kept json.RawMessage) (b []byte, ok bool) {
 // undone.
 func (s *Service) putBack(ctx context.Context, d scafo.Deploy, version string) error {
 	previous, began := keptPointer(d.Previous)
+	if previous == nil && began && mistake.Made(mistake.PointerDeleted) {
+		return s.c.Bucket.Delete(ctx, pointerKey(d.Application, d.UID))
+	}
 	if !began || previous == nil {
 		return nil
 	}
@@ -160,7 +164,7 @@ func (s *Service) release(ctx context.Context, d scafo.Deploy) error {
 
 func releasing(d scafo.Deploy) func(doc *registry.Doc[scafo.Application]) error {
 	return func(doc *registry.Doc[scafo.Application]) error {
-		if !doc.Exists || doc.Value.UID != d.UID || doc.Value.Publishing == nil || doc.Value.Publishing.Deploy != d.ID {
+		if mistake.Made(mistake.SlotNeverFreed) || !doc.Exists || doc.Value.UID != d.UID || doc.Value.Publishing == nil || doc.Value.Publishing.Deploy != d.ID {
 			return registry.ErrKeep
 		}
 		doc.Value.Publishing = nil

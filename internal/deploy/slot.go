@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/plan"
 	"github.com/scafo/scafo/internal/registry"
 )
@@ -26,7 +27,7 @@ func (s *Service) takeSlot(ctx context.Context, j *job) (scafo.Application, erro
 				return err
 			}
 			switch p := d.Value.Publishing; {
-			case p == nil:
+			case p == nil || mistake.Made(mistake.SlotIgnored):
 				d.Value.Publishing = &scafo.Publishing{Deploy: j.id.String(), Seq: j.deploy.Seq}
 				return nil
 			case p.Deploy == j.id.String():
@@ -45,7 +46,7 @@ func (s *Service) takeSlot(ctx context.Context, j *job) (scafo.Application, erro
 			return app, err
 		case gone:
 			continue
-		case holder.Seq > j.deploy.Seq:
+		case holder.Seq > j.deploy.Seq && !mistake.Made(mistake.OrderIgnored):
 			return app, superseded(holder.Deploy)
 		}
 		j.note("waiting for deploy "+holder.Deploy, nil)
@@ -78,7 +79,7 @@ func mayPublish(d *registry.Doc[scafo.Application], deploy scafo.Deploy) error {
 		return errReplaced(deploy.Application)
 	case app.Blocked != nil:
 		return blocked(app)
-	case app.DeploymentSeq > deploy.Seq:
+	case app.DeploymentSeq > deploy.Seq && !mistake.Made(mistake.OrderIgnored):
 		return scafo.Errorf(scafo.CodeDeploySuperseded, "a deploy that was accepted later was published first")
 	}
 	return nil

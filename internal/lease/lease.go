@@ -15,6 +15,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/meter"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -67,6 +68,9 @@ func New(r *registry.Registry, c Config) *Runner {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if mistake.Made(mistake.ExpiryByWallClock) {
+		c.Clock = wallClock{r}
+	}
 	if c.Process == "" {
 		c.Process = r.Nonce(processBytes)
 	}
@@ -79,6 +83,11 @@ func New(r *registry.Registry, c Config) *Runner {
 }
 
 const processBytes = 8
+
+// wallClock is the mistake of a holder that counts by its time of day.
+type wallClock struct{ r *registry.Registry }
+
+func (c wallClock) Now() time.Duration { return time.Duration(c.r.Now().UnixNano()) }
 
 // Run runs for the lease until the context ends. It does not give the lease back
 // then: Release does.
@@ -349,6 +358,9 @@ func (r *Runner) write(ctx context.Context, l scafo.Lease) Action {
 	defer cancel()
 	sent := r.clock.Now()
 	doc, err := registry.Swap(wctx, r.r, doc)
+	if err == nil && l.Node == "" && mistake.Made(mistake.ReleaseDeletesRecord) {
+		err = r.r.Bucket().Delete(wctx, registry.CoordinatorKey)
+	}
 	w := Wrote{Sent: sent, Outcome: Applied, Lease: doc.Value}
 	switch {
 	case errors.Is(err, bucket.ErrRefused):

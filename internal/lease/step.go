@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 )
 
 // How the lease is timed, as parts of its TTL, and how often it is looked at.
@@ -127,7 +128,11 @@ func (s State) Free() bool {
 	if !s.Observed || s.Stale {
 		return false
 	}
-	return !s.Exists || s.Lease.Node == "" || s.mine() || s.LastSeen-s.FirstSeen >= s.TTL
+	watch := s.TTL
+	if mistake.Made(mistake.TakeoverTooEarly) {
+		watch /= 4
+	}
+	return !s.Exists || s.Lease.Node == "" || s.mine() || s.LastSeen-s.FirstSeen >= watch || mistake.Made(mistake.ForeignClockTrusted) && s.Expired
 }
 
 // mine is whether the record names this very process.
@@ -221,6 +226,12 @@ func (s State) act(now time.Duration) (State, Action) {
 			Fence: s.Lease.Fence + 1, Seq: s.Lease.Seq + 1,
 		}
 	}
+	if a.Write != nil && mistake.Made(mistake.SeqLeftOut) {
+		a.Write.Seq = max(s.Lease.Seq, 1)
+	}
+	if a.Write != nil && mistake.Made(mistake.FenceNotGrown) {
+		a.Write.Fence = max(s.Lease.Fence, 1)
+	}
 	switch {
 	case a.Write != nil:
 		s.Writing = true
@@ -296,6 +307,12 @@ func (s State) wrote(e Wrote, now time.Duration) State {
 			s.Holding, s.ReadAt = true, never
 			s.Until = e.Sent + s.TTL - s.TTL/marginPart
 			s.RenewAt = e.Sent + s.TTL/renewPart
+			if mistake.Made(mistake.CountedFromAnswer) {
+				s.Until = now + s.TTL
+			}
+			if mistake.Made(mistake.HolderNeverStops) {
+				s.Until = never
+			}
 		}
 	case Refused:
 		// What was seen is not what stands there.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/plan"
 	"github.com/scafo/scafo/internal/route"
 	"github.com/scafo/scafo/internal/supervise"
@@ -28,7 +29,7 @@ func (l *Loop) apply(v *view) {
 			if !ok {
 				since = now
 			}
-			if keep = !since.IsZero() && now.Sub(since) < l.c.Times.DrainRoute; !keep {
+			if keep = !since.IsZero() && (now.Sub(since) < l.c.Times.DrainRoute || mistake.Made(mistake.LingersForever)); !keep {
 				since = time.Time{} // it is over, also while the process takes its time to go
 			}
 			lingering[w.UID] = since
@@ -67,6 +68,9 @@ func (l *Loop) publish(v *view) error {
 	for _, m := range v.machines {
 		n := route.Node{ID: m.ID, API: v.snap.Nodes[m.ID].Address, Live: m.Live, Draining: m.Draining}
 		for _, p := range m.Processes {
+			if mistake.Made(mistake.RoutesBeforeHealth) && p.State == scafo.ProcessStarting {
+				p.State, p.Deployment = scafo.ProcessReady, p.Wanted
+			}
 			if v.fleet.RoleOf(m.ID, p.Application, p.UID).Routed() {
 				n.Processes = append(n.Processes, p)
 			}

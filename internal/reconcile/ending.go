@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -33,7 +34,7 @@ func (l *Loop) endLives(v *view) {
 		wanted[w.UID] = true
 	}
 	for _, uid := range l.c.Supervisor.Kept() {
-		if wanted[uid] {
+		if wanted[uid] || mistake.Made(mistake.ForgottenKept) {
 			continue // the usual case costs nothing for each application of the fleet
 		}
 		if alive == nil {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/meter"
+	"github.com/scafo/scafo/internal/mistake"
 )
 
 // Announcements are merged to one write of the revision a second, over time. A
@@ -189,6 +191,9 @@ func (r *Registry) writeRevision(ctx context.Context, keys []string) error {
 	base := r.tell.revision
 	r.tell.revision = nil
 	d, err := updateFrom[scafo.Revision](ctx, r, base, RevisionKey, func(d *Doc[scafo.Revision]) error {
+		if mistake.Made(mistake.AnnouncementMissing) {
+			keys = slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return strings.HasPrefix(k, PlacementPrefix) })
+		}
 		d.Value = announced(d.Value, keys)
 		return nil
 	})

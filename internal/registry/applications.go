@@ -2,10 +2,13 @@ package registry
 
 import (
 	"context"
+	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 )
 
 // errDeleting is what every change of an application whose deletion has begun is
@@ -67,6 +70,9 @@ func (r *Registry) AddApplication(ctx context.Context, name, by string, init fun
 		return d, false, err
 	}
 	uid := r.Nonce(uidBytes)
+	if mistake.Made(mistake.UIDReused) {
+		uid = fmt.Sprintf("%016x", crc32.ChecksumIEEE([]byte(name)))
+	}
 	d, err = Update(ctx, r, ApplicationKey(name), func(d *Doc[scafo.Application]) error {
 		created = false
 		if d.Exists {

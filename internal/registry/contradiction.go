@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 )
 
 // placementsToRead are the placements among what is to be read.
@@ -26,6 +27,9 @@ func (f *Follower) placementsToRead() []string {
 // the application that they know until they list themselves, a day later.
 func (f *Follower) readContradicted(placements []string) (found bool) {
 	for _, key := range placements {
+		if mistake.Made(mistake.ContradictionKept) {
+			return false
+		}
 		p := f.placements.docs[key]
 		if !p.Exists {
 			continue

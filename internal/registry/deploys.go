@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/mistake"
 )
 
 // CreateDeploy records a deploy that was accepted.
@@ -153,10 +154,10 @@ func (r *Registry) DecidePlacement(ctx context.Context, p scafo.Placement, held 
 	d, err := Update(ctx, r, PlacementKey(p.Application, p.UID), func(d *Doc[scafo.Placement]) error {
 		wrote = false
 		was := d.Value
-		if held != nil && !held() {
+		if held != nil && !held() && !mistake.Made(mistake.FenceNotChecked) {
 			return scafo.Wrap(ErrFenced, scafo.CodeCASConflict, "the placement of %s is another coordinator's to decide", p.Application)
 		}
-		if d.Exists && was.Fence > p.Fence {
+		if d.Exists && was.Fence > p.Fence && !mistake.Made(mistake.FenceNotChecked) {
 			return scafo.Wrap(ErrFenced, scafo.CodeCASConflict, "the placement of %s was decided under fence %d, this is %d", p.Application, was.Fence, p.Fence)
 		}
 		if d.Exists && was.Fence == p.Fence && was.DeploySeq == p.DeploySeq && was.Reason == p.Reason && slices.Equal(was.Nodes, p.Nodes) {

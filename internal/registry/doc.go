@@ -9,6 +9,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/mistake"
 )
 
 // Record is a document of the vocabulary: each begins with a header.
@@ -166,6 +167,10 @@ const nonceBytes = 12
 
 // settle tells by reading back whether a write happened whose answer was lost.
 func settle[T any, P Record[T]](ctx context.Context, r *Registry, sent Doc[T], cause error) (Doc[T], error) {
+	if mistake.Made(mistake.ReadBackSkipped) {
+		sent.Exists = true
+		return sent, nil
+	}
 	back, err := Load[T, P](ctx, r, sent.Key)
 	if err != nil {
 		return sent, unavailable(fmt.Errorf("%w; reading back: %w", cause, err), "writing "+sent.Key)
@@ -190,6 +195,9 @@ func (r *Registry) put(ctx context.Context, key, etag string, body []byte) (stri
 		etag, err = r.b.Create(ctx, key, body)
 	} else {
 		etag, err = r.b.Replace(ctx, key, etag, body)
+	}
+	if errors.Is(err, bucket.ErrUnknown) && mistake.Made(mistake.UnknownRetried) {
+		etag, err = r.b.Put(ctx, key, body)
 	}
 	switch {
 	case err == nil:
@@ -246,7 +254,7 @@ func updateFrom[T any, P Record[T]](ctx context.Context, r *Registry, base *Doc[
 			return read, err
 		}
 		etag, err := r.put(ctx, key, d.ETag, body)
-		if err == nil {
+		if err == nil || errors.Is(err, bucket.ErrUnknown) && mistake.Made(mistake.ReadBackSkipped) {
 			return Doc[T]{Key: key, ETag: etag, Exists: true, Value: d.Value, raw: body}, nil
 		}
 		if err := l.again(ctx, err, nonceOf[T, P](&d)); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/mistake"
 	"github.com/scafo/scafo/internal/token"
 )
 
@@ -165,6 +166,9 @@ func (r *Registry) RemoveOperator(ctx context.Context, id string) (removed bool,
 			if err != nil {
 				return err
 			}
+		}
+		if mistake.Made(mistake.RemovalNotDone) {
+			return nil
 		}
 		_, err = Remove(ctx, r, OperatorKey(id), func(now scafo.Operator) error {
 			if now.Write != op.Write {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/registry"
 )
 
 // options say how long a run is and what may happen in it.
@@ -83,7 +85,7 @@ func (w *world) calm() {
 	w.mu.Lock()
 	clear(w.cut)
 	for _, m := range w.machines {
-		m.weather, m.calm = weather{}, time.Now()
+		m.weather, m.trap, m.calm = weather{}, trap{}, time.Now()
 		if m.life != nil {
 			m.life.stopped = time.Time{}
 		}
@@ -141,7 +143,7 @@ func (w *world) mishap(d dice) {
 		w.start(m)
 		return
 	}
-	switch d.IntN(17) {
+	switch d.IntN(21) {
 	case 0, 1:
 		w.trace.say(m.id, "kill -9 of the daemon")
 		w.end(l)
@@ -165,6 +167,8 @@ func (w *world) mishap(d dice) {
 		w.crash(d, m)
 	case 15:
 		w.forget(d, m, l)
+	case 16, 17, 18, 19:
+		w.trap(d, m)
 	default:
 		w.outage(d)
 	}
@@ -226,6 +230,52 @@ func (w *world) pause(d dice, l *life) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l.stopped = time.Now().Add(long)
+}
+
+// trap is a call of the store before which a daemon is stopped, once.
+type trap struct {
+	op, prefix string
+	long       time.Duration
+}
+
+// traps are the calls between two of which the world should not change, and does.
+var traps = []trap{
+	{op: "get", prefix: registry.PlacementPrefix},
+	{op: "replace", prefix: registry.PlacementPrefix},
+	{op: "replace", prefix: registry.CoordinatorKey},
+	{op: "list", prefix: registry.RuntimesPrefix},
+	{op: "delete", prefix: registry.RuntimesPrefix},
+	{op: "delete", prefix: registry.DeployPrefix},
+	{op: "get", prefix: registry.ApplicationPrefix},
+	{op: "replace", prefix: registry.ApplicationPrefix},
+	{op: "get", prefix: registry.DomainPrefix},
+	{op: "create", prefix: registry.DomainPrefix},
+	{op: "replace", prefix: registry.DomainPrefix},
+	{op: "replace", prefix: registry.DeployPrefix},
+	{op: "replace", prefix: registry.RuntimesPrefix},
+	{op: "replace", prefix: registry.RevisionKey},
+}
+
+// trap has the daemon of a machine, this one or a later one, stop for so long that
+// another takes the lease, when it next makes some call of the store.
+func (w *world) trap(d dice, m *machine) {
+	t := pick(d, traps)
+	t.long = d.between(5*time.Second, 70*time.Second)
+	w.trace.say(m.id, "will be stopped for %s before it next does %s %s", t.long, t.op, t.prefix)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.trap = t
+}
+
+// sprung stops the daemon if this is the call before which it is to be stopped.
+func (w *world) sprung(l *life, op, key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := l.m.trap; t.op == op && strings.HasPrefix(key, t.prefix) {
+		l.m.trap = trap{}
+		l.stopped = time.Now().Add(t.long)
+		w.trace.say(l.name, "is stopped for %s before %s %s", t.long, op, key)
+	}
 }
 
 // jump sets a machine's time of day.

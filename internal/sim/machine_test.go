@@ -25,6 +25,7 @@ type machine struct {
 
 	skew    time.Duration // of its time of day
 	weather weather
+	trap    trap // the zero value is none
 	boot    int
 	lives   int
 	life    *life            // the daemon that runs; nil for none

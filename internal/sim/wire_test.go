@@ -54,10 +54,11 @@ func roundTrip[T any](ctx context.Context, l *life, op, key string, apply func(w
 	if err := bucket.CheckKey(key); err != nil && op != "list" {
 		return zero, &bucket.Error{Op: op, Key: key, Kind: bucket.ErrInvalid, Err: err}
 	}
+	w := l.m.w
+	w.sprung(l, op, key)
 	if !l.awake(ctx, op+key) {
 		return fail(false, errLost)
 	}
-	w := l.m.w
 	d := l.dice(op, key)
 	wx := w.weatherOf(l.m)
 	if *callsFlag {

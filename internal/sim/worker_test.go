@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Seeds run in processes of their own, one for each core: within one the runs go one
@@ -25,7 +26,7 @@ type job struct {
 	Seeds    int
 	Failures int    // after how many failures to stop
 	Show     bool   // report every seed with its whole trace
-	Mistake  string // the deliberate mistake to make, see broken_test.go
+	Mistake  string // what the process is to do wrong, see broken_test.go
 }
 
 // verdict is what a worker writes about one seed.
@@ -34,6 +35,10 @@ type verdict struct {
 	Violation string // empty when all is well
 	Report    string // the trace, where there is something to report
 }
+
+// chunkAtMost bounds a worker's job: a fleet that spins without its time going on never
+// ends by itself.
+const chunkAtMost = 5 * time.Minute
 
 // chunk is how many seeds a worker is handed at once, so that none idles at the end.
 const chunk = 50
@@ -95,7 +100,7 @@ func hand(ctx context.Context, j job, each func(verdict)) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, exe, "-test.run=^TestWorker$", "-test.timeout=0", fmt.Sprint("-calls=", *callsFlag)) //nolint:gosec // itself
+	cmd := exec.CommandContext(ctx, exe, "-test.run=^TestWorker$", "-test.timeout="+chunkAtMost.String(), fmt.Sprint("-calls=", *callsFlag)) //nolint:gosec // itself
 	verdicts, theirs, err := os.Pipe()
 	if err != nil {
 		return err
@@ -104,7 +109,7 @@ func hand(ctx context.Context, j job, each func(verdict)) error {
 	defer theirs.Close()
 	cmd.ExtraFiles = []*os.File{theirs}
 	// Nothing interrupts a goroutine but itself: else the order would be chance.
-	cmd.Env = append(os.Environ(), workerEnv+"="+string(body), "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(body), "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1", "SCAFO_MISTAKE="+j.Mistake)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
