@@ -131,11 +131,14 @@ func (m *machine) backOff(p *proc) {
 	p.state, p.serves = scafo.ProcessBackoff, ""
 	p.restarts++
 	m.w.trace.say(m.id, "%s crashed, for %s", p.app, p.wanted)
-	m.after(p, crashPause<<min(p.restarts, 4), func() {
-		m.ports++
-		p.pid, p.port = m.ports, 20000+m.ports
-		m.run(p)
-	})
+	m.after(p, crashPause<<min(p.restarts, 4), func() { m.begin(p) })
+}
+
+// begin starts a process again. The caller holds mu.
+func (m *machine) begin(p *proc) {
+	m.ports++
+	p.pid, p.port = m.ports, 20000+m.ports
+	m.run(p)
 }
 
 // reload has a process look at its pointer. The caller holds mu.
@@ -239,8 +242,11 @@ func (s supervisor) Set(wants []supervise.Want) {
 			})
 		case p.wanted != w.Version:
 			p.wanted, p.forgotten = w.Version, false
-			if p.state == scafo.ProcessReady {
+			switch p.state {
+			case scafo.ProcessReady:
 				m.reload(p, 0)
+			case scafo.ProcessBackoff: // another version is another chance
+				m.begin(p)
 			}
 		default:
 			p.forgotten = false

@@ -26,7 +26,7 @@ type model struct {
 	placements map[string]scafo.Placement   // by key
 	claims     map[string]scafo.Claim       // by host
 	deploys    map[string]scafo.Deploy      // by id
-	stray      map[string]bool              // by key: records of deploys whose intake had given up when they arrived
+	stray      map[string]bool              // by key: what arrived after its sender had given up, and was not written since
 	operators  map[string]bool
 	freeze     bool
 	objects    map[string]map[string]bool // by uid: what its runtimes wrote, and is there
@@ -55,6 +55,7 @@ func read[T any](body []byte) (v T, there bool) {
 func (m *model) changed(l *life, key string, before, after []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.stray, key)
 	switch {
 	case key == registry.CoordinatorKey:
 		m.leaseChanged(after)
@@ -234,15 +235,20 @@ func (m *model) objectChanged(key string, after []byte) {
 	}
 }
 
-// astray notes that a write arrives whose sender has given up. The record of a deploy
-// that does so was never announced, and its intake has said that it failed.
-func (m *model) astray(op, key string) {
-	if op != "create" || !strings.HasPrefix(key, registry.DeployPrefix) {
-		return
-	}
+// astray notes that a write arrived whose sender has given up. Whoever asked for it was
+// told that it failed, and nobody announced it: nodes find it when they next list, or
+// when it is announced for something else.
+func (m *model) astray(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stray[key] = true
+}
+
+// strays is whether the application's record is one of them.
+func (m *model) strays(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stray[registry.ApplicationKey(name)]
 }
 
 // applications are those that there are, by name.
@@ -256,18 +262,19 @@ func (m *model) applications() []scafo.Application {
 	return out
 }
 
-// plan is what there is, and where it is placed, by uid.
-func (m *model) plan() (apps map[string]scafo.Application, placed map[string][]string) {
+// plan is what there is, where it is placed, and which of it is a stray, by uid.
+func (m *model) plan() (apps map[string]scafo.Application, placed map[string][]string, stray map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	apps, placed = map[string]scafo.Application{}, map[string][]string{}
+	apps, placed, stray = map[string]scafo.Application{}, map[string][]string{}, map[string]bool{}
 	for _, app := range m.apps {
 		apps[app.UID] = app
+		stray[app.UID] = m.stray[registry.ApplicationKey(app.Name)]
 	}
 	for _, p := range m.placements {
 		placed[p.UID] = p.Nodes
 	}
-	return apps, placed
+	return apps, placed, stray
 }
 
 // nodes are those on which an application is placed, in order.
@@ -302,6 +309,9 @@ func (m *model) unrest(nodes int, stray bool) string {
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(m.apps)) {
 		app := m.apps[name]
+		if m.stray[registry.ApplicationKey(name)] {
+			continue
+		}
 		if app.Deleting != nil {
 			return name + " is still being deleted"
 		}

@@ -92,8 +92,10 @@ func roundTrip[T any](ctx context.Context, l *life, op, key string, apply func(w
 		// The pointer is the runtime's own, and has nothing that tells one write of it from
 		// another: what its deploy command sent must not arrive after that has ended.
 		later(d.between(time.Second, latest), func() {
-			w.model.astray(op, key)
 			_, err := apply(w, l)
+			if err == nil {
+				w.model.astray(key)
+			}
 			w.trace.say(l.name, "%s %s arrives late: %v", op, key, outcome(err))
 		})
 		w.trace.say(l.name, "%s %s will be late", op, key)
@@ -103,8 +105,9 @@ func roundTrip[T any](ctx context.Context, l *life, op, key string, apply func(w
 	sent := time.Now()
 	if !l.sleep(ctx, there) {
 		later(max(0, there-time.Since(sent)), func() {
-			w.model.astray(op, key)
-			apply(w, l) //nolint:errcheck // nobody hears of it
+			if _, err := apply(w, l); err == nil {
+				w.model.astray(key)
+			}
 		})
 		return fail(true, errors.Join(ctx.Err(), errLost))
 	}

@@ -168,7 +168,7 @@ const strayAtMost = 75 * time.Second
 
 // straying looks for processes that run for long where they are not placed.
 func (w *world) straying() {
-	apps, placed := w.model.plan()
+	apps, placed, stray := w.model.plan()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -181,7 +181,7 @@ func (w *world) straying() {
 		m := w.machines[id]
 		for _, uid := range slices.Sorted(maps.Keys(m.procs)) {
 			p := m.procs[uid]
-			if !p.alive() || w.mayRun(id, apps[uid], placed[uid], now) {
+			if !p.alive() || stray[uid] || w.mayRun(id, apps[uid], placed[uid], now) {
 				p.astray = time.Time{}
 				continue
 			}
@@ -238,6 +238,9 @@ func (w *world) unrest(stray bool) string {
 	}
 	for _, app := range w.model.applications() {
 		want := w.model.nodes(app)
+		if w.model.strays(app.Name) {
+			continue
+		}
 		if strings.HasPrefix(app.Deployment, badVersion) {
 			// It was recorded while nothing could take it, so that no runtime refused it in
 			// time: it crashes wherever it is placed, and its status says so.
