@@ -278,7 +278,7 @@ func (s *Service) revert(ctx context.Context, j *job) {
 	ctx, cancel := context.WithTimeout(ctx, revertTime)
 	defer cancel()
 	err := s.insist(ctx, "undoing a deploy that failed", func() error {
-		if err := s.unrecord(ctx, j); err != nil {
+		if err := s.unrecord(ctx, j.deploy, j.version); err != nil {
 			return err
 		}
 		return s.putBack(ctx, j.deploy, j.version)
@@ -290,14 +290,14 @@ func (s *Service) revert(ctx context.Context, j *job) {
 }
 
 // unrecord gives the application its earlier deployment back, unless another deploy
-// holds it by now: that one counts on what it found.
-func (s *Service) unrecord(ctx context.Context, j *job) error {
-	d := j.deploy
+// holds it by now: that one counts on what it found. version is what the deploy
+// published, empty where nobody knows.
+func (s *Service) unrecord(ctx context.Context, d scafo.Deploy, version string) error {
 	_, err := s.c.Registry.UpdateApplication(ctx, d.Application, func(a *scafo.Application) error {
 		another := a.Publishing != nil && a.Publishing.Deploy != d.ID
 		// An earlier life of this node may have recorded a version that this one never
 		// heard of: the seq says whose it is.
-		if a.UID != d.UID || a.DeploymentSeq != d.Seq || j.version != "" && a.Deployment != j.version || another {
+		if a.UID != d.UID || a.DeploymentSeq != d.Seq || version != "" && a.Deployment != version || another {
 			return registry.ErrKeep
 		}
 		a.Deployment, a.DeploymentSeq = d.PreviousDeployment, d.PreviousSeq

@@ -148,8 +148,15 @@ func (s *Service) undoes(ctx context.Context, d scafo.Deploy, named, published, 
 
 // Abandoned frees what a deploy holds that nobody carries out any more, once its
 // record says so: the runtime's pointer, if the deploy moved it without recording
-// what it published, and its place in the application.
+// what it published, and its place in the application. A deploy that its own node saw
+// fail, and could not undo, is undone.
 func (s *Service) Abandoned(ctx context.Context, d scafo.Deploy) error {
+	_, began := keptPointer(d.Previous)
+	if began && d.State == scafo.DeployFailed && d.Code != scafo.CodeDeployTimeout {
+		if err := s.unrecord(ctx, d, d.Deployment); err != nil {
+			return err
+		}
+	}
 	if err := s.putBack(ctx, d, ""); err != nil {
 		return err
 	}

@@ -115,3 +115,38 @@ func TestAResumedDeployThatFailsIsUndone(t *testing.T) {
 		w.check(n)
 	})
 }
+
+// The bucket does not let a deploy that was refused be undone, for longer than that is
+// tried. Whoever frees the application's slot then does it.
+func TestADeployThatCouldNotBeUndoneIsUndoneLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := fault.New(w.store)
+		n := w.start("a", through(f)).run()
+		defer n.stop()
+		if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
+			t.Fatalf("%+v", st)
+		}
+		var away *fault.Armed
+		n.fleet.settle = func(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
+			away = f.Inject(fault.Rule{Match: func(c fault.Call) bool { return c.Op.IsWrite() && c.Key == registry.ApplicationKey("shop") }, Kind: fault.Unavailable})
+			return scafo.Errorf(scafo.CodePublishFailed, "node b: it is bad")
+		}
+		id := n.mustAccept("shop", project(t, "v2"))
+		if st := n.await(id); st.State != scafo.DeployFailed || st.Code != scafo.CodePublishFailed {
+			t.Fatalf("%+v", st)
+		}
+		n.idle()
+		if app := w.app("shop"); app.Deployment != "v2" || app.Publishing == nil {
+			t.Fatalf("it was undone: %+v", app)
+		}
+		away.Remove()
+		if err := n.Abandoned(t.Context(), w.record(id)); err != nil {
+			t.Fatal(err)
+		}
+		if app := w.app("shop"); app.Deployment != "v1" || app.DeploymentSeq != 1 {
+			t.Errorf("%+v", app)
+		}
+		w.check(n)
+	})
+}
