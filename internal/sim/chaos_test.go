@@ -294,6 +294,7 @@ const drainAtMost = time.Minute
 func (w *world) sigterm(l *life) {
 	w.mu.Lock()
 	up := l.up
+	l.leaves = up
 	w.mu.Unlock()
 	if !up {
 		return

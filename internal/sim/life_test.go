@@ -44,6 +44,7 @@ type life struct {
 	// Guarded by the world's mu.
 	stopped time.Time // until when it is stopped, as by SIGSTOP
 	up      bool      // its parts run
+	leaves  bool      // it was asked to stop
 
 	mu     sync.Mutex
 	counts map[string]int // guarded by mu; of the calls, by what they are

@@ -131,6 +131,12 @@ func (w *world) lives() []*life {
 	return out
 }
 
+func (w *world) isLeaving(l *life) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return l.leaves
+}
+
 // tick looks at what no write shows.
 func (w *world) tick() {
 	lives := w.lives()
@@ -226,6 +232,9 @@ func (w *world) unrest(stray bool) string {
 	}
 	holders := 0
 	for _, l := range lives {
+		if w.isLeaving(l) {
+			return l.name + " is about to stop"
+		}
 		if _, held := l.lease.Held(); held {
 			holders++
 		}
