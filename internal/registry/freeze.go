@@ -7,11 +7,12 @@ import (
 )
 
 // FreezeDeploys stops deploy intake for the whole fleet. While it is stopped
-// already, the first freeze stays as it is and is returned.
+// already, the first freeze stays as it is and is returned. It is written anew all the
+// same: a lift that was given up, and is still under way, must not come after the answer.
 func (r *Registry) FreezeDeploys(ctx context.Context, by, reason string) (f scafo.Freeze, created bool, err error) {
 	d, err := Update(ctx, r, FreezeKey, func(d *Doc[scafo.Freeze]) error {
 		if created = !d.Exists; !created {
-			return ErrKeep
+			return nil
 		}
 		d.Value = scafo.Freeze{FrozenAt: r.Now(), By: by, Reason: reason}
 		return nil
