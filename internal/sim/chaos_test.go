@@ -31,14 +31,6 @@ const (
 	restAtLeast = 5 * time.Minute
 )
 
-const (
-	// reapWithin is how long a record may stay of which nobody knows: what the
-	// coordinator takes for listing the deploys once, and for judging them.
-	reapWithin = time.Hour + 3*time.Minute
-	// longEach is which of the runs wait so long: it is most of what such a run costs.
-	longEach = 16
-)
-
 // run is a whole run: a fleet, its users, what goes wrong, and the rest after it.
 func (w *world) run(o options) {
 	if err := w.found(); err != nil {
@@ -103,13 +95,13 @@ func (w *world) settle() {
 		return
 	}
 	begun := time.Now()
-	why := w.unrest(true)
+	why := w.unrest()
 	for why != "" && time.Since(begun) < restWithin && w.violated() == "" {
 		w.wait(3 * step)
 		for _, id := range w.ids {
 			w.start(w.machines[id]) // one that was asked to stop before is started again
 		}
-		why = w.unrest(true)
+		why = w.unrest()
 	}
 	if why != "" {
 		w.violate("%s after the last fault: %s", restWithin, why)
@@ -117,18 +109,11 @@ func (w *world) settle() {
 	}
 	w.trace.say("", "at rest after %s", time.Since(begun).Round(time.Second))
 	w.wait(restAtLeast)
-	if why := w.unrest(true); why != "" {
+	if why := w.unrest(); why != "" {
 		w.violate("it was at rest, and is not any more: %s", why)
 	}
 	if why := w.users.lost(); why != "" {
 		w.violate("%s", why)
-	}
-	if w.seed%longEach == 0 && w.violated() == "" {
-		time.Sleep(reapWithin)
-		w.tick()
-		if why := w.unrest(false); why != "" {
-			w.violate("%s later: %s", reapWithin, why)
-		}
 	}
 }
 

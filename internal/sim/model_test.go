@@ -27,6 +27,7 @@ type model struct {
 	claims     map[string]scafo.Claim       // by host
 	deploys    map[string]scafo.Deploy      // by id
 	stray      map[string]bool              // by key: what arrived after its sender had given up, and was not written since
+	unsaid     map[string]*life             // by key: who wrote it, while that was not announced
 	operators  map[string]bool
 	freeze     bool
 	objects    map[string]map[string]bool // by uid: what its runtimes wrote, and is there
@@ -36,7 +37,7 @@ func newModel(w *world) *model {
 	return &model{
 		w: w, acquired: map[int64]string{}, apps: map[string]scafo.Application{}, lives: map[string]string{},
 		placements: map[string]scafo.Placement{}, claims: map[string]scafo.Claim{}, deploys: map[string]scafo.Deploy{},
-		stray: map[string]bool{}, operators: map[string]bool{}, objects: map[string]map[string]bool{},
+		stray: map[string]bool{}, unsaid: map[string]*life{}, operators: map[string]bool{}, objects: map[string]map[string]bool{},
 	}
 }
 
@@ -56,7 +57,16 @@ func (m *model) changed(l *life, key string, before, after []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.stray, key)
+	delete(m.unsaid, key)
+	if l != nil && (strings.HasPrefix(key, registry.ApplicationPrefix) || strings.HasPrefix(key, registry.PlacementPrefix)) {
+		m.unsaid[key] = l
+	}
 	switch {
+	case key == registry.RevisionKey:
+		now, _ := read[scafo.Revision](after)
+		for _, c := range now.Changed {
+			delete(m.unsaid, c.Key)
+		}
 	case key == registry.CoordinatorKey:
 		m.leaseChanged(after)
 	case key == registry.FreezeKey:
@@ -244,11 +254,21 @@ func (m *model) astray(key string) {
 	m.stray[key] = true
 }
 
-// strays is whether the application's record is one of them.
-func (m *model) strays(name string) bool {
+// strays is whether the application's record, or its placement, is one of them, or was
+// written by a daemon that died before it could announce it.
+func (m *model) strays(app scafo.Application) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.stray[registry.ApplicationKey(name)]
+	return m.straysLocked(app)
+}
+
+func (m *model) straysLocked(app scafo.Application) bool {
+	for _, key := range []string{registry.ApplicationKey(app.Name), registry.PlacementKey(app.Name, app.UID)} {
+		if l := m.unsaid[key]; m.stray[key] || l != nil && l.isDead() {
+			return true
+		}
+	}
+	return false
 }
 
 // applications are those that there are, by name.
@@ -269,7 +289,7 @@ func (m *model) plan() (apps map[string]scafo.Application, placed map[string][]s
 	apps, placed, stray = map[string]scafo.Application{}, map[string][]string{}, map[string]bool{}
 	for _, app := range m.apps {
 		apps[app.UID] = app
-		stray[app.UID] = m.stray[registry.ApplicationKey(app.Name)]
+		stray[app.UID] = m.straysLocked(app)
 	}
 	for _, p := range m.placements {
 		placed[p.UID] = p.Nodes
@@ -303,13 +323,13 @@ func (m *model) life(uid string) (scafo.Application, bool) {
 }
 
 // unrest says what of the documents is not as it should be when all is quiet, but for
-// strays where there may be some.
-func (m *model) unrest(nodes int, stray bool) string {
+// strays.
+func (m *model) unrest(nodes int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(m.apps)) {
 		app := m.apps[name]
-		if m.stray[registry.ApplicationKey(name)] {
+		if m.straysLocked(app) {
 			continue
 		}
 		if app.Deleting != nil {
@@ -332,7 +352,7 @@ func (m *model) unrest(nodes int, stray bool) string {
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.deploys)) {
 		// What nobody announced, the coordinator finds when it lists the deploys.
-		if d := m.deploys[id]; !d.State.Terminal() && !(stray && m.stray[deployKey(id)]) && m.apps[d.Application].UID == d.UID {
+		if d := m.deploys[id]; !d.State.Terminal() && !m.stray[deployKey(id)] && m.apps[d.Application].UID == d.UID {
 			return fmt.Sprintf("deploy %s is still %s: %s", id, d.State, d.Step)
 		}
 	}

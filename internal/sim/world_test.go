@@ -224,8 +224,8 @@ func (w *world) mayRun(id string, app scafo.Application, placed []string, now ti
 }
 
 // unrest says what is not as it should be once nothing happens any more; empty when
-// all is. Strays are records that arrived late, of which nobody knows yet.
-func (w *world) unrest(stray bool) string {
+// all is.
+func (w *world) unrest() string {
 	lives := w.lives()
 	if len(lives) != len(w.ids) {
 		return fmt.Sprintf("%d of %d daemons run", len(lives), len(w.ids))
@@ -242,12 +242,12 @@ func (w *world) unrest(stray bool) string {
 	if holders != 1 {
 		return fmt.Sprintf("%d nodes coordinate", holders)
 	}
-	if why := w.model.unrest(len(lives), stray); why != "" {
+	if why := w.model.unrest(len(lives)); why != "" {
 		return why
 	}
 	for _, app := range w.model.applications() {
 		want := w.model.nodes(app)
-		if w.model.strays(app.Name) {
+		if w.model.strays(app) {
 			continue
 		}
 		if strings.HasPrefix(app.Deployment, badVersion) {
