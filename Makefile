@@ -21,7 +21,7 @@ export CGO_ENABLED = 0
 RUNTIME := node_modules/@cloudflare/.installed
 GOTEST ?= go test
 
-.PHONY: up setup build test test-system torture lint bench fuzz generate clean
+.PHONY: up setup build test test-system sim torture lint bench fuzz generate clean
 
 ## up: build, fetch the runtime, start a one-machine fleet in the foreground
 up: setup build
@@ -65,9 +65,17 @@ $(PEBBLE):
 	GOBIN=$(dir $@) go install github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
 	GOBIN=$(dir $@) go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION)
 
+## sim: fleets in virtual time, SEEDS of them, and mistakes that they have to catch
+SEEDS ?= 500
+BROKEN_SEEDS ?= 200
+sim:
+	$(GOTEST) -timeout 0 -count 1 -v ./internal/sim -run TestFleet -seeds $(SEEDS)
+	$(GOTEST) -timeout 0 -count 1 -v -tags broken ./internal/sim -run TestBrokenVariants -broken-seeds $(BROKEN_SEEDS) $(SIMARGS)
+
 ## torture: kill and fault loops for hours; bounded by DURATION
 DURATION ?= 2h
 torture: setup build
+	$(MAKE) sim SEEDS=10000 BROKEN_SEEDS=10000 SIMARGS=-rare
 	SCAFO_TORTURE=$(DURATION) $(GOTEST) -tags 'system torture' -timeout 0 -count 1 -run Torture $(SYSTEM)
 
 ## lint: format, vet, linters, import directions

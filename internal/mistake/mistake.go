@@ -31,9 +31,7 @@ const (
 	UnknownRetried      Mistake = "unknown-retried"      // a lost answer has the write sent again, whatever stands there
 	UIDReused           Mistake = "uid-reused"           // a name's next life has the uid of the last
 	AnnouncementMissing Mistake = "announcement-missing" // a placement is written, and nobody told
-	ContradictionKept   Mistake = "contradiction-kept"   // an application is believed against its placement
 	ClaimWithoutLook    Mistake = "claim-without-look"   // a claim does not look for those that exclude it
-	SecondLookSkipped   Mistake = "second-look-skipped"  // a claim does not look again once it is listed
 	ClaimNotListed      Mistake = "claim-not-listed"     // a claim is answered before its application lists it
 	RemovalNotDone      Mistake = "removal-not-done"     // an operator who is said to be removed is not
 )
@@ -48,14 +46,13 @@ const (
 	DeletionNotChecked Mistake = "deletion-unchecked"   // a deletion does not look whether it still may
 	ForgottenKept      Mistake = "forgotten-kept"       // nobody looks for what an earlier daemon left
 	RoutesBeforeHealth Mistake = "routes-before-health" // a process that starts is routed to
-	LingersForever     Mistake = "lingers-forever"      // a process that was replaced stays
 )
 
 // All are all of them.
 var All = []Mistake{
 	ReleaseDeletesRecord, ExpiryByWallClock, ForeignClockTrusted, TakeoverTooEarly, SeqLeftOut, FenceNotGrown,
 	HolderNeverStops, CountedFromAnswer, FenceNotChecked, ReadBackSkipped, UnknownRetried, UIDReused,
-	AnnouncementMissing, ContradictionKept, ClaimWithoutLook, SecondLookSkipped, ClaimNotListed, RemovalNotDone,
+	AnnouncementMissing, ClaimWithoutLook, ClaimNotListed, RemovalNotDone,
 	SlotIgnored, OrderIgnored, RevertForgotten, PointerDeleted, SlotNeverFreed, DeletionNotChecked, ForgottenKept,
-	RoutesBeforeHealth, LingersForever,
+	RoutesBeforeHealth,
 }

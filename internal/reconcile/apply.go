@@ -29,7 +29,7 @@ func (l *Loop) apply(v *view) {
 			if !ok {
 				since = now
 			}
-			if keep = !since.IsZero() && (now.Sub(since) < l.c.Times.DrainRoute || mistake.Made(mistake.LingersForever)); !keep {
+			if keep = !since.IsZero() && now.Sub(since) < l.c.Times.DrainRoute; !keep {
 				since = time.Time{} // it is over, also while the process takes its time to go
 			}
 			lingering[w.UID] = since

@@ -218,9 +218,6 @@ func (c *claim) try(ctx context.Context) (scafo.Application, error) {
 	case !listed:
 		return app.Value, nil // nothing was written: the claim was read just now
 	}
-	if mistake.Made(mistake.SecondLookSkipped) {
-		return app.Value, nil
-	}
 	return app.Value, c.look(ctx, d)
 }
 

@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/scafo/scafo"
-	"github.com/scafo/scafo/internal/mistake"
 )
 
 // placementsToRead are the placements among what is to be read.
@@ -27,9 +26,6 @@ func (f *Follower) placementsToRead() []string {
 // the application that they know until they list themselves, a day later.
 func (f *Follower) readContradicted(placements []string) (found bool) {
 	for _, key := range placements {
-		if mistake.Made(mistake.ContradictionKept) {
-			return false
-		}
 		p := f.placements.docs[key]
 		if !p.Exists {
 			continue

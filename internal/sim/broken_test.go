@@ -4,6 +4,7 @@ package sim
 
 import (
 	"flag"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +14,12 @@ import (
 
 var (
 	brokenSeeds = flag.Int("broken-seeds", 10000, "within how many seeds each deliberate mistake has to be caught")
+	rareFlag    = flag.Bool("rare", false, "make those too that take hundreds of seeds to be caught")
 	mistakeFlag = flag.String("mistake", "", "make this mistake alone")
 )
+
+// rare are the mistakes that need several things to go wrong at once.
+var rare = []mistake.Mistake{mistake.OrderIgnored, mistake.DeletionNotChecked}
 
 // TestBrokenVariants makes one deliberate mistake after another, and has the
 // simulation catch it.
@@ -24,6 +29,9 @@ func TestBrokenVariants(t *testing.T) {
 	}
 	for _, m := range mistake.All {
 		if *mistakeFlag != "" && *mistakeFlag != string(m) {
+			continue
+		}
+		if slices.Contains(rare, m) && !*rareFlag && *mistakeFlag == "" {
 			continue
 		}
 		t.Run(string(m), func(t *testing.T) {

@@ -65,7 +65,9 @@ func (m *model) changed(l *life, key string, before, after []byte) {
 	case key == registry.RevisionKey:
 		now, _ := read[scafo.Revision](after)
 		for _, c := range now.Changed {
-			delete(m.unsaid, c.Key)
+			if c.Counter == now.Counter {
+				delete(m.unsaid, c.Key)
+			}
 		}
 	case key == registry.CoordinatorKey:
 		m.leaseChanged(after)
