@@ -297,8 +297,12 @@ func (s *Service) unrecord(ctx context.Context, d scafo.Deploy, version string) 
 		another := a.Publishing != nil && a.Publishing.Deploy != d.ID
 		// An earlier life of this node may have recorded a version that this one never
 		// heard of: the seq says whose it is.
-		if a.UID != d.UID || a.DeploymentSeq != d.Seq || version != "" && a.Deployment != version || another {
+		recorded := a.DeploymentSeq == d.Seq && (version == "" || a.Deployment == version)
+		switch {
+		case a.UID != d.UID || another || !recorded && a.Publishing == nil:
 			return registry.ErrKeep
+		case !recorded:
+			return nil // written anew, so that a late write of an earlier life is refused
 		}
 		a.Deployment, a.DeploymentSeq = d.PreviousDeployment, d.PreviousSeq
 		return nil

@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,6 +148,45 @@ func TestADeployThatCouldNotBeUndoneIsUndoneLater(t *testing.T) {
 		if app := w.app("shop"); app.Deployment != "v1" || app.DeploymentSeq != 1 {
 			t.Errorf("%+v", app)
 		}
+		w.check(n)
+	})
+}
+
+// A node dies while it records what it published, and its next life undoes the deploy.
+// The write of the first one, which arrives after that, changes nothing.
+func TestALateRecordOfADeployThatWasUndoneIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := fault.New(w.store)
+		n := w.start("a", through(f)).run()
+		defer n.stop()
+		if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
+			t.Fatalf("%+v", st)
+		}
+		etag := func() string {
+			o, err := w.store.Get(context.Background(), registry.ApplicationKey("shop"))
+			if err != nil {
+				t.Error(err)
+				return ""
+			}
+			return o.ETag
+		}
+		var published, ended string // over which a first life's write goes, and what stands there as the record ends
+		n.runtime.before = func(context.Context, string) error {
+			published = etag()
+			return scafo.Errorf(scafo.CodePublishFailed, "Error: it is bad")
+		}
+		f.Inject(fault.Rule{
+			Match:  func(c fault.Call) bool { return c.Op.IsWrite() && strings.HasPrefix(c.Key, registry.DeployPrefix) },
+			Before: func(context.Context, fault.Call) { ended = etag() },
+		})
+		if st := n.deploy("shop", "v2"); st.State != scafo.DeployFailed {
+			t.Fatalf("%+v", st)
+		}
+		if published == "" || ended == published {
+			t.Errorf("a write over %q would still take effect: %q", published, ended)
+		}
+		n.idle()
 		w.check(n)
 	})
 }
