@@ -95,25 +95,38 @@ func (w *world) settle() {
 		return
 	}
 	begun := time.Now()
-	why := w.unrest()
-	for why != "" && time.Since(begun) < restWithin && w.violated() == "" {
-		w.wait(3 * step)
-		for _, id := range w.ids {
-			w.start(w.machines[id]) // one that was asked to stop before is started again
-		}
-		why = w.unrest()
-	}
-	if why != "" {
+	if why := w.comeToRest(restWithin); why != "" {
 		w.violate("%s after the last fault: %s", restWithin, why)
 		return
 	}
 	w.trace.say("", "at rest after %s", time.Since(begun).Round(time.Second))
 	w.wait(restAtLeast)
-	if why := w.unrest(); why != "" {
+	why := w.unrest()
+	if why != "" && w.users.straighten() { // a drain arrived late
+		why = w.comeToRest(restWithin)
+	}
+	if why != "" {
 		w.violate("it was at rest, and is not any more: %s", why)
 	}
 	if why := w.users.lost(); why != "" {
 		w.violate("%s", why)
+	}
+}
+
+// comeToRest waits until everything is as it should be, and says what is not when the
+// time is over.
+func (w *world) comeToRest(within time.Duration) string {
+	begun := time.Now()
+	for {
+		why := w.unrest()
+		if why == "" || time.Since(begun) >= within || w.violated() != "" {
+			return why
+		}
+		w.wait(3 * step)
+		for _, id := range w.ids {
+			w.start(w.machines[id]) // one that was asked to stop before is started again
+		}
+		w.users.straighten()
 	}
 }
 

@@ -30,6 +30,7 @@ type model struct {
 	unsaid     map[string]*life             // by key: who wrote it, while that was not announced
 	operators  map[string]bool
 	freeze     bool
+	drained    map[string]bool            // by machine
 	objects    map[string]map[string]bool // by uid: what its runtimes wrote, and is there
 }
 
@@ -37,7 +38,7 @@ func newModel(w *world) *model {
 	return &model{
 		w: w, acquired: map[int64]string{}, apps: map[string]scafo.Application{}, lives: map[string]string{},
 		placements: map[string]scafo.Placement{}, claims: map[string]scafo.Claim{}, deploys: map[string]scafo.Deploy{},
-		stray: map[string]bool{}, unsaid: map[string]*life{}, operators: map[string]bool{}, objects: map[string]map[string]bool{},
+		stray: map[string]bool{}, unsaid: map[string]*life{}, drained: map[string]bool{}, operators: map[string]bool{}, objects: map[string]map[string]bool{},
 	}
 }
 
@@ -71,6 +72,13 @@ func (m *model) changed(l *life, key string, before, after []byte) {
 		}
 	case key == registry.CoordinatorKey:
 		m.leaseChanged(after)
+	case strings.HasPrefix(key, registry.NodePrefix):
+		if n, there := read[scafo.Node](after); there {
+			delete(m.drained, n.ID)
+			if n.Drain != nil {
+				m.drained[n.ID] = true
+			}
+		}
 	case key == registry.FreezeKey:
 		_, m.freeze = read[scafo.Freeze](after)
 		if !m.freeze && before != nil {

@@ -411,15 +411,22 @@ func (u *users) end() {
 	close(u.stop)
 	u.wg.Wait()
 	u.note(func() { u.frozen = false })
+	u.straighten()
 	r := u.w.outside("end")
-	for _, id := range u.w.ids {
-		if _, _, err := r.UndrainNode(context.Background(), id); err != nil && scafo.CodeOf(err) != scafo.CodeNotFound {
-			u.w.violate("undrain %s: %v", id, err)
-		}
-	}
 	if _, err := r.LiftFreeze(context.Background()); err != nil {
 		u.w.violate("lift the freeze: %v", err)
 	}
+}
+
+// straighten ends the drains that there are, and says whether there were any.
+func (u *users) straighten() bool {
+	drained := u.w.model.drains()
+	for _, id := range drained {
+		if _, _, err := u.w.outside("straighten").UndrainNode(context.Background(), id); err != nil {
+			u.w.violate("undrain %s: %v", id, err)
+		}
+	}
+	return len(drained) > 0
 }
 
 // lost says which promise is broken at the end; empty when none is.
@@ -453,6 +460,13 @@ func (m *model) trusts(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.operators[id]
+}
+
+// drains are the machines that are drained by their record.
+func (m *model) drains() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.drained))
 }
 
 func (m *model) isFrozen() bool {
