@@ -13,6 +13,8 @@ ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(SCAFO_CACHE)/bin/actionlint-$(ACTIONLINT_VERSION)/actionlint
 PEBBLE_VERSION := v2.10.3
 PEBBLE := $(SCAFO_CACHE)/bin/pebble-$(PEBBLE_VERSION)/pebble
+TRAEFIK_VERSION := v3.7.13
+TRAEFIK := $(SCAFO_CACHE)/bin/traefik-$(TRAEFIK_VERSION)/traefik
 export GOLANGCI_LINT_CACHE ?= $(SCAFO_CACHE)/golangci-lint
 
 # Static programs, and one build cache for the programs, the tests and the linter.
@@ -44,7 +46,7 @@ test: setup
 	$(GOTEST) -timeout 10m ./...
 
 ## test-system: the real programs, real Workers, a real store, a real ingress
-test-system: setup build $(PEBBLE)
+test-system: setup build $(PEBBLE) $(TRAEFIK)
 	@failed=0; set -x; \
 	$(call test_systems,$(filter-out $(CROWDED),$(SYSTEM))) \
 	$(call test_systems,$(filter $(CROWDED),$(SYSTEM)),-p 1) \
@@ -64,6 +66,10 @@ $(PEBBLE):
 	@mkdir -p $(dir $@)
 	GOBIN=$(dir $@) go install github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
 	GOBIN=$(dir $@) go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION)
+
+# The other ingress, without its web UI; minutes, once for each version.
+$(TRAEFIK):
+	scripts/traefik $(TRAEFIK_VERSION) $@
 
 ## sim: fleets in virtual time, SEEDS of them, and mistakes that they have to catch
 SEEDS ?= 500

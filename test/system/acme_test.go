@@ -30,17 +30,17 @@ import (
 	"github.com/scafo/scafo/internal/paralleltest"
 )
 
-// pebbleProgram is one of the programs of the certificate authority for tests;
-// `make test-system` builds them.
-func pebbleProgram(t testing.TB, name string) string {
+// builtProgram is a program of others that `make test-system` builds, in the version
+// that the Makefile names in the variable.
+func builtProgram(t testing.TB, variable, folder, name string) string {
 	t.Helper()
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := regexp.MustCompile(`(?m)^PEBBLE_VERSION := (\S+)$`).FindSubmatch(makefile)
+	version := regexp.MustCompile(`(?m)^` + variable + ` := (\S+)$`).FindSubmatch(makefile)
 	if version == nil {
-		t.Fatal("the Makefile names no PEBBLE_VERSION")
+		t.Fatalf("the Makefile names no %s", variable)
 	}
 	cache := os.Getenv("SCAFO_CACHE")
 	if cache == "" {
@@ -50,11 +50,17 @@ func pebbleProgram(t testing.TB, name string) string {
 		}
 		cache = filepath.Join(dir, "scafo")
 	}
-	p := filepath.Join(cache, "bin", "pebble-"+string(version[1]), name)
+	p := filepath.Join(cache, "bin", folder+"-"+string(version[1]), name)
 	if _, err := os.Stat(p); err != nil {
 		t.Fatalf("%s is missing: run make test-system", p)
 	}
 	return p
+}
+
+// pebbleProgram is one of the programs of the certificate authority for tests.
+func pebbleProgram(t testing.TB, name string) string {
+	t.Helper()
+	return builtProgram(t, "PEBBLE_VERSION", "pebble", name)
 }
 
 // authority is a real ACME authority that rejects a third of all good nonces, and
@@ -64,13 +70,17 @@ type authority struct {
 	directory string
 	rootFile  string         // of its own TLS
 	issued    *x509.CertPool // what its certificates lead to
+	names     string         // base URL of where the DNS is told what to answer
 }
 
 func startAuthority(t testing.TB, httpPort, httpsPort int, validity time.Duration) *authority {
 	t.Helper()
 	dir := t.TempDir()
-	api, management, dns := freePort(t), freePort(t), freePort(t)
-	a := &authority{directory: fmt.Sprintf("https://127.0.0.1:%d/dir", api), rootFile: filepath.Join(dir, "root.pem")}
+	api, management, dns, names := freePort(t), freePort(t), freePort(t), freePort(t)
+	a := &authority{
+		directory: fmt.Sprintf("https://127.0.0.1:%d/dir", api), rootFile: filepath.Join(dir, "root.pem"),
+		names: fmt.Sprintf("http://127.0.0.1:%d", names),
+	}
 	certificate, key := selfSigned(t, dir, a.rootFile)
 	config := filepath.Join(dir, "pebble.json")
 	b, err := json.Marshal(map[string]any{"pebble": map[string]any{
@@ -88,7 +98,7 @@ func startAuthority(t testing.TB, httpPort, httpsPort int, validity time.Duratio
 	}
 	// Every name leads to this machine.
 	start(t, nil, pebbleProgram(t, "pebble-challtestsrv"), "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", "",
-		"-dnsserver", fmt.Sprintf("127.0.0.1:%d", dns), "-management", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+		"-dnsserver", fmt.Sprintf("127.0.0.1:%d", dns), "-management", fmt.Sprintf("127.0.0.1:%d", names))
 	a.program = start(t, []string{"PEBBLE_WFE_NONCEREJECT=30", "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0"}, pebbleProgram(t, "pebble"),
 		"-strict", "-config", config, "-dnsserver", fmt.Sprintf("127.0.0.1:%d", dns))
 	own := x509.NewCertPool()

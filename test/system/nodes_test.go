@@ -79,7 +79,8 @@ type cluster struct {
 
 const clusterIngressToken = "the-ingress-token-of-the-test"
 
-func newCluster(t testing.TB, nodes int) *cluster {
+// newCluster starts so many machines, each with these arguments more.
+func newCluster(t testing.TB, nodes int, more ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	c := &cluster{store: startStore(t)}
@@ -94,7 +95,7 @@ func newCluster(t testing.TB, nodes int) *cluster {
 		first := paralleltest.Ports(t, paralleltest.MostPorts)
 		m.args = append([]string{"sail", "--node-id", m.id, "--node-listen", m.api, "--node-state", m.state, "--metrics-listen", m.metrics,
 			"--celld-command", bin(t, "celld-workerd"), "--celld-ports", fmt.Sprintf("%d-%d", first, first+paralleltest.MostPorts-1),
-			"--ingress-token", clusterIngressToken, "--platform-domains", "apps.test", "--drain-route-seconds", "1"}, where...)
+			"--ingress-token", clusterIngressToken, "--platform-domains", "apps.test", "--drain-route-seconds", "1"}, append(where, more...)...)
 		c.machines = append(c.machines, m)
 	}
 	initArgs := append([]string{"init", "--key-file", filepath.Join(dir, "admin.jwk"), "--node-listen", c.machines[0].api, "--node-id", "x"}, where...)
