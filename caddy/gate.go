@@ -1,6 +1,7 @@
 package caddy
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -60,6 +61,13 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	}
 	host := hostOf(r.Host)
 	e, known := g.app.lookup(host)
+	if e == nil && !known {
+		// Caddy may serve before the fleets were asked once.
+		ctx, cancel := context.WithTimeout(r.Context(), firstWait)
+		g.app.awaitFirst(ctx)
+		cancel()
+		e, known = g.app.lookup(host)
+	}
 	switch {
 	case e == nil && !known:
 		g.app.counted.noDocument.Inc()

@@ -18,6 +18,9 @@ type Options struct {
 	// Listen is the address to listen on; empty is all of them.
 	Listen              string
 	HTTPPort, HTTPSPort int
+	// HTTPSocket and HTTPSSocket are the file descriptors of listening sockets that this
+	// process was started with; 0 listens on the ports. HTTP/3 has no listener then.
+	HTTPSocket, HTTPSSocket int
 	// HTTPOnly serves plain HTTP and needs no certificate.
 	HTTPOnly bool
 	// State is the directory for the kept routing document.
@@ -41,12 +44,12 @@ func (o Options) Config() *caddy.Config {
 		f.Cache = filepath.Join(o.State, "routes-"+f.Name+".json")
 	}
 	apps := caddy.ModuleMap{"scafo": caddyconfig.JSON(App{Fleets: []Fleet{f}}, nil)}
-	listen := func(port int) []string { return []string{net.JoinHostPort(o.Listen, strconv.Itoa(port))} }
 	web := caddyhttp.App{HTTPPort: o.HTTPPort, HTTPSPort: o.HTTPSPort, Servers: map[string]*caddyhttp.Server{}}
 	plain := &caddyhttp.Server{
-		Listen: listen(o.HTTPPort), Routes: caddyhttp.RouteList{Route()},
+		Routes:    caddyhttp.RouteList{Route()},
 		AutoHTTPS: &caddyhttp.AutoHTTPSConfig{Disabled: true},
 	}
+	o.listen(plain, o.HTTPPort, o.HTTPSocket)
 	if o.HTTPOnly {
 		web.Servers["http"] = plain
 	} else {
@@ -54,11 +57,13 @@ func (o Options) Config() *caddy.Config {
 		// fleet does not know get their 404 there without a redirect.
 		plain.Routes = caddyhttp.RouteList{redirect()}
 		web.Servers["http"] = plain
-		web.Servers["https"] = &caddyhttp.Server{
-			Listen: listen(o.HTTPSPort), Routes: caddyhttp.RouteList{Route()},
+		secure := &caddyhttp.Server{
+			Routes:          caddyhttp.RouteList{Route()},
 			TLSConnPolicies: caddytls.ConnectionPolicies{&caddytls.ConnectionPolicy{}},
 			AutoHTTPS:       &caddyhttp.AutoHTTPSConfig{Disabled: true},
 		}
+		o.listen(secure, o.HTTPSPort, o.HTTPSSocket)
+		web.Servers["https"] = secure
 		apps["tls"] = caddyconfig.JSON(o.tls(), nil)
 	}
 	if o.MetricsListen != "" {
@@ -75,6 +80,16 @@ func (o Options) Config() *caddy.Config {
 		c.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: o.LogLevel}}}}
 	}
 	return c
+}
+
+// listen lets a server listen on a port, or on a socket if there is one.
+func (o Options) listen(s *caddyhttp.Server, port, socket int) {
+	if socket == 0 {
+		s.Listen = []string{net.JoinHostPort(o.Listen, strconv.Itoa(port))}
+		return
+	}
+	s.Listen = []string{"fd/" + strconv.Itoa(socket)}
+	s.Protocols = []string{"h1", "h2"}
 }
 
 // storage is the fleet's, so that all of its ingresses share their certificates;

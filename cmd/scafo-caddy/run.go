@@ -151,6 +151,9 @@ func serve(f *flags) error {
 	f.options.Fleet = scafocaddy.Fleet{Name: "main", Nodes: f.nodes, Token: token, Prefer: f.prefer}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	if err := handedOn(&f.options, os.Getpid(), os.Getenv); err != nil {
+		return err
+	}
 	if err := portsFree(f.options); err != nil {
 		return err
 	}
@@ -166,8 +169,11 @@ func serve(f *flags) error {
 
 // portsFree says which port is taken, in words that name it.
 func portsFree(o scafocaddy.Options) error {
-	ports := []int{o.HTTPPort}
-	if !o.HTTPOnly {
+	var ports []int
+	if o.HTTPSocket == 0 {
+		ports = append(ports, o.HTTPPort)
+	}
+	if !o.HTTPOnly && o.HTTPSSocket == 0 {
 		ports = append(ports, o.HTTPSPort)
 	}
 	for _, p := range ports {
