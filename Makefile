@@ -15,6 +15,8 @@ PEBBLE_VERSION := v2.10.3
 PEBBLE := $(SCAFO_CACHE)/bin/pebble-$(PEBBLE_VERSION)/pebble
 TRAEFIK_VERSION := v3.7.13
 TRAEFIK := $(SCAFO_CACHE)/bin/traefik-$(TRAEFIK_VERSION)/traefik
+PLAYWRIGHT_VERSION := 1.65.1
+PLAYWRIGHT := $(SCAFO_CACHE)/bin/playwright-core-$(PLAYWRIGHT_VERSION)/node_modules
 export GOLANGCI_LINT_CACHE ?= $(SCAFO_CACHE)/golangci-lint
 
 # Static programs, and one build cache for the programs, the tests and the linter.
@@ -23,7 +25,7 @@ export CGO_ENABLED = 0
 RUNTIME := node_modules/@cloudflare/.installed
 GOTEST ?= go test
 
-.PHONY: up setup build test test-system sim torture lint bench fuzz generate clean
+.PHONY: up setup build test test-system test-browser sim torture lint bench fuzz generate clean
 
 ## up: build, fetch the runtime, start a one-machine fleet in the foreground
 up: setup build
@@ -70,6 +72,13 @@ $(PEBBLE):
 # The other ingress, without its web UI; minutes, once for each version.
 $(TRAEFIK):
 	scripts/traefik $(TRAEFIK_VERSION) $@
+
+## test-browser: the chat over HTTPS in Debian's Chromium (apt-get install chromium)
+test-browser: setup build $(PLAYWRIGHT)
+	$(GOTEST) -tags 'system browser' -timeout 5m -count 1 -run TestABrowser -v ./test/system
+
+$(PLAYWRIGHT):
+	npm install --prefix $(dir $@) --ignore-scripts --no-audit --no-fund --no-save playwright-core@$(PLAYWRIGHT_VERSION)
 
 ## sim: fleets in virtual time, SEEDS of them, and mistakes that they have to catch
 SEEDS ?= 500

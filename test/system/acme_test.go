@@ -214,8 +214,14 @@ func (i *secureIngress) begin() {
 }
 
 // beginAsWritten starts it with the Caddyfile of docs/how-to/run-the-ingress.md, told
-// of this test's addresses.
+// of this test's addresses and of the authority.
 func (i *secureIngress) beginAsWritten() {
+	i.t.Helper()
+	i.beginWithFile(fmt.Sprintf("\tacme_ca %s\n\tacme_ca_root %s\n", i.a.directory, i.a.rootFile))
+}
+
+// beginWithFile starts it with that Caddyfile and these global options more.
+func (i *secureIngress) beginWithFile(options string) {
 	i.t.Helper()
 	dir := i.t.TempDir()
 	doc := string(readFile(i.t, filepath.Join(root(i.t), "docs", "how-to", "run-the-ingress.md")))
@@ -228,8 +234,7 @@ func (i *secureIngress) beginAsWritten() {
 		}
 	}
 	written = strings.NewReplacer(nodes, "http://"+i.c.machines[0].api, cache, filepath.Join(dir, "routes.json"), key, "").Replace(written)
-	mine := fmt.Sprintf("{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port %d\n\thttps_port %d\n\tacme_ca %s\n\tacme_ca_root %s\n",
-		i.http, i.https, i.a.directory, i.a.rootFile)
+	mine := fmt.Sprintf("{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port %d\n\thttps_port %d\n%s", i.http, i.https, options)
 	file := filepath.Join(dir, "Caddyfile")
 	if err := os.WriteFile(file, []byte(mine+written+"\n"), 0o600); err != nil {
 		i.t.Fatal(err)
