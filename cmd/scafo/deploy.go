@@ -73,6 +73,7 @@ application, it is the deployment's version, and with --no-wait the deploy's id.
 	fl.StringArrayVar(&f.vars, "var", nil, "K=V: set a variable of the Worker, repeatable")
 	fl.BoolVar(&f.noBundle, "no-bundle", false, "send the modules as they are")
 	fl.BoolVar(&f.noBuild, "no-build", false, "do not run the configuration's build.command")
+	fl.BoolVar(&f.packed.NoMigrations, "no-migrations", false, "send no migrations of D1 databases")
 	fl.BoolVar(&f.strict, "strict", false, "refuse keys that would be left out")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "list what would be sent, and send nothing")
 	fl.BoolVar(&f.noWait, "no-wait", false, "wait neither for a place in the node's queue nor for the deploy's end")

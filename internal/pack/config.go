@@ -165,7 +165,6 @@ func (c *config) sift(strict bool) error {
 				return err
 			}
 		case taken:
-			c.adviseMigrations(&m)
 			siftNested(m.Name, m.Value, drop)
 		case handled:
 			switch m.Name {
@@ -277,20 +276,6 @@ func (c *config) adviseDomains(m *wrangler.Member) {
 			command += " --wildcard"
 		}
 		c.note("for the route %s: %s", pattern, command)
-	}
-}
-
-// adviseMigrations says what becomes of the migrations of databases.
-func (c *config) adviseMigrations(m *wrangler.Member) {
-	if m.Name != "d1_databases" {
-		return
-	}
-	for _, item := range m.Value.Items {
-		if item.Field("migrations_dir") == nil {
-			continue
-		}
-		c.note("nothing applies the migrations of a D1 database at a deploy: import the .sql files and run them in the Worker, as the example notes does")
-		return
 	}
 }
 

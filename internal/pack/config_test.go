@@ -138,7 +138,7 @@ func TestKeysAreLeftOut(t *testing.T) {
 		"observability": {"enabled": true}, "account_id": "abc", "limits": {"cpu_ms": 50}, "minify": true, "keep_vars": true, "logpush": false,
 		"ai": {}, "vectorize": [], "unsafe": {"bindings": []}, "send_email": null, "kv_namespaces": [], "legacy_env": true,
 		"queues": {"producers": [], "consumers": []}, "triggers": {"crons": []}, "python_modules": {"exclude": ["x"]},
-		"d1_databases": [{"binding": "DB", "database_name": "d", "database_id": "1", "migrations_dir": "m", "preview_database_id": "2"}],
+		"d1_databases": [{"binding": "DB", "database_name": "d", "database_id": "1", "preview_database_id": "2"}],
 		"r2_buckets": [{"binding": "B", "bucket_name": "b", "remote": true}],
 		"workflows": [{"binding": "W", "name": "w", "class_name": "W", "limits": {"steps": 5}, "jurisdiction": "eu"}],
 		"vars": {"EMPTY": "", "NULL": null, "LIKE": "// no /* comment */", "remote": true, "limits": {"remote": 1}},
@@ -154,9 +154,8 @@ func TestKeysAreLeftOut(t *testing.T) {
 		t.Errorf("sent\n%v\nwant\n%v", got, want)
 	}
 	const note = "left out, since it only means something at Cloudflare: observability, account_id, limits, minify, keep_vars, logpush, " +
-		"d1_databases.preview_database_id, d1_databases.migrations_dir, r2_buckets.remote, workflows.jurisdiction"
-	const migrations = "nothing applies the migrations of a D1 database at a deploy: import the .sql files and run them in the Worker, as the example notes does"
-	if !reflect.DeepEqual(p.Notes, []string{note, migrations}) {
+		"d1_databases.preview_database_id, r2_buckets.remote, workflows.jurisdiction"
+	if !reflect.DeepEqual(p.Notes, []string{note}) {
 		t.Errorf("notes\n%q\nwant\n%q", p.Notes, note)
 	}
 }

@@ -88,7 +88,7 @@ var defaults = map[string]string{
 // Cloudflare, by the path to the object that has them.
 var nested = map[string][]string{
 	"kv_namespaces[]":            {"preview_id", "remote", "experimental_remote"},
-	"d1_databases[]":             {"preview_database_id", "migrations_table", "migrations_dir", "migrations_pattern", "jurisdiction", "remote", "experimental_remote", "database_internal_env"},
+	"d1_databases[]":             {"preview_database_id", "jurisdiction", "remote", "experimental_remote", "database_internal_env"},
 	"r2_buckets[]":               {"preview_bucket_name", "jurisdiction", "remote", "experimental_remote"},
 	"services[]":                 {"remote", "experimental_remote"},
 	"workflows[]":                {"remote", "experimental_remote", "jurisdiction"},

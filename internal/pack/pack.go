@@ -31,6 +31,8 @@ type Options struct {
 	NoBundle bool              // send the modules as they are
 	NoBuild  bool              // do not run build.command
 	Strict   bool              // refuse keys that would be left out
+	// NoMigrations sends no migrations of D1 databases.
+	NoMigrations bool
 	// Output takes what the build command prints; nil drops it.
 	Output io.Writer
 	// Progress is told what takes long; nil is told nothing.
@@ -50,16 +52,19 @@ type Package struct {
 	// dirs are directories that the resolver wants to see though nothing in them is
 	// packed: without them it does not apply the `browser` field of a package.json to
 	// what is imported from there.
-	dirs      []string
-	config    *config
-	positions *wrangler.Positions
-	sourceMap *bundle.SourceMap // of a Worker that was bundled here
+	dirs   []string
+	config *config
+	// noMigrations: those of D1 databases stay here.
+	noMigrations bool
+	positions    *wrangler.Positions
+	sourceMap    *bundle.SourceMap // of a Worker that was bundled here
 }
 
 // Names of what is made here, at the artifact's root.
 const (
 	workerDir = "scafo-worker"
 	assetsDir = "scafo-assets"
+	sqlDir    = "scafo-migrations"
 )
 
 // Project is a project whose configuration was read, and nothing else yet.
@@ -106,7 +111,7 @@ func (p *Project) Dir() string { return p.config.root }
 // Pack builds the project and packs it. It is called once.
 func (p *Project) Pack(ctx context.Context) (*Package, error) {
 	c := p.config
-	out := &Package{Name: p.Name, config: c}
+	out := &Package{Name: p.Name, config: c, noMigrations: p.options.NoMigrations}
 	if !p.options.NoBuild {
 		if err := c.runBuild(ctx, p.options.Output, p.options.Progress); err != nil {
 			return nil, err
@@ -116,6 +121,9 @@ func (p *Project) Pack(ctx context.Context) (*Package, error) {
 		return nil, err
 	}
 	if err := out.assets(); err != nil {
+		return nil, err
+	}
+	if err := out.migrations(); err != nil {
 		return nil, err
 	}
 	body, positions := wrangler.Encode(c.doc)

@@ -1,5 +1,3 @@
-import { tables } from "./migrate";
-
 interface Env {
 	DB: D1Database;
 	SHARED: KVNamespace;
@@ -23,7 +21,6 @@ async function share(env: Env, id: string, origin: string): Promise<Response> {
 export default {
 	/** GET / lists, POST / adds, GET and DELETE /<id>, POST /<id>/share, GET /shared/<key>. */
 	async fetch(request: Request, env: Env): Promise<Response> {
-		await tables(env.DB);
 		const url = new URL(request.url);
 		const [first, second] = url.pathname.slice(1).split("/");
 		const route = `${request.method} ${first === "" ? "/" : first === "shared" ? "/shared" : second === "share" ? "/id/share" : "/id"}`;

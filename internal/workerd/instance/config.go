@@ -76,9 +76,17 @@ func config(s *Spec, credentials string) ([]byte, error) {
 	}
 	socket := object(field{"name", text(socketName)}, field{"address", text("127.0.0.1:0")},
 		field{"http", http}, field{"service", text(entry)})
+	sockets := []node{socket}
+	if s.migrates() {
+		service, socket, err := migrations(s)
+		if err != nil {
+			return nil, err
+		}
+		all, sockets = append(all, service), append(sockets, socket)
+	}
 	fields := []field{
 		{"services", list(all...)},
-		{"sockets", list(socket)},
+		{"sockets", list(sockets...)},
 		{"logging", object(field{"structuredLogging", boolean(true)})},
 	}
 	if s.clustered() {

@@ -142,6 +142,7 @@ type Instance struct {
 	mu          sync.Mutex // guards all below
 	addr        string
 	clusterPort int
+	migrations  string // where migrations are applied
 	exited      bool
 	exit        Exit
 }
@@ -403,10 +404,12 @@ func (i *Instance) readControl() {
 		switch {
 		case e.Event == "listen" && e.Socket == socketName:
 			i.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(e.Port))
+		case e.Event == "listen" && e.Socket == migrationsSocket:
+			i.migrations = net.JoinHostPort("127.0.0.1", strconv.Itoa(e.Port))
 		case e.Event == "listen-cluster":
 			i.clusterPort = e.Port
 		}
-		all := i.addr != "" && (i.clusterPort != 0 || !i.spec.clustered())
+		all := i.addr != "" && (i.clusterPort != 0 || !i.spec.clustered()) && (i.migrations != "" || !i.spec.migrates())
 		i.mu.Unlock()
 		if all && !announced {
 			announced = true

@@ -55,6 +55,10 @@ func BlobKey(sha string) string { return blobPrefix + sha[:2] + "/" + sha }
 
 func moduleKey(prefix string, m Module) string { return prefix + "modules/" + m.Name }
 
+// MigratedKey says by its being there that the databases of a deployment have had its
+// migrations.
+func (m *Manifest) MigratedKey() string { return Prefix(m.ScriptName, m.Version) + "migrated.json" }
+
 // Digest is the SHA-256 of b in hex.
 func Digest(b []byte) string {
 	sum := sha256.Sum256(b)

@@ -6,6 +6,7 @@
 //	deploy/<script>/<version>/manifest.json   what a deployment is made of
 //	deploy/<script>/<version>/assets.json     the index of its assets
 //	deploy/<script>/<version>/modules/<name>  its modules
+//	deploy/<script>/<version>/migrated.json   there once its D1 migrations were applied
 //	deploy-blobs/assets/sha256/<xx>/<sha>     assets, by digest
 //
 // Everything but the pointer is written before the pointer names it, and never
@@ -30,8 +31,9 @@ type Rollout struct {
 // The formats of manifests. A manifest says the oldest one that has all it needs;
 // one that is newer than ManifestVersion is not read.
 const (
-	ManifestVersion = 2
-	plainManifest   = 1 // without services
+	ManifestVersion  = 3
+	servicesManifest = 2 // without migrations of databases
+	plainManifest    = 1 // without services
 )
 
 // Manifest says what a deployment is made of. Its version is a digest of its
@@ -61,8 +63,11 @@ func (m *Manifest) Durable() bool { return len(m.Classes) > 0 || m.Services.Dura
 // same content stays the same version.
 func (m *Manifest) SetFormat() {
 	m.V = plainManifest
-	if m.Any() {
+	switch {
+	case len(m.Migrations) > 0:
 		m.V = ManifestVersion
+	case m.Any():
+		m.V = servicesManifest
 	}
 }
 

@@ -6,13 +6,15 @@ import "encoding/json"
 // What they keep is known by the names here and nothing else: the same id in the
 // next deployment is the same data.
 type Services struct {
-	Crons     []string   `json:"crons,omitempty"`
-	KV        []Store    `json:"kv_namespaces,omitempty"`
-	D1        []Store    `json:"d1_databases,omitempty"`
-	Producers []Producer `json:"queue_producers,omitempty"`
-	Consumers []Consumer `json:"queue_consumers,omitempty"`
-	Workflows []Workflow `json:"workflows,omitempty"`
-	Bindings  []Entry    `json:"services,omitempty"`
+	Crons []string `json:"crons,omitempty"`
+	KV    []Store  `json:"kv_namespaces,omitempty"`
+	D1    []Store  `json:"d1_databases,omitempty"`
+	// Migrations are what D1 databases get before the deployment serves.
+	Migrations []Migrations `json:"d1_migrations,omitempty"`
+	Producers  []Producer   `json:"queue_producers,omitempty"`
+	Consumers  []Consumer   `json:"queue_consumers,omitempty"`
+	Workflows  []Workflow   `json:"workflows,omitempty"`
+	Bindings   []Entry      `json:"services,omitempty"`
 }
 
 // Any reports whether anything is asked for.
@@ -28,6 +30,19 @@ func (s *Services) Durable() bool {
 type Store struct {
 	Binding string `json:"binding"`
 	ID      string `json:"id"`
+}
+
+// Migrations are those of one D1 database, in the order in which they are applied.
+type Migrations struct {
+	Database string      `json:"database"` // its id
+	Table    string      `json:"table"`    // where the database itself keeps which of them it has
+	Files    []Migration `json:"files"`
+}
+
+// Migration is one of them: a file of SQL, known by its name for good.
+type Migration struct {
+	Name string `json:"name"`
+	SQL  string `json:"sql"`
 }
 
 // Producer is a binding that sends to a queue.

@@ -34,6 +34,10 @@ func (p *Project) Build(ctx context.Context) (*Built, error) {
 		Modules: []layout.Module{}, Vars: c.Vars, DurableObjects: c.DurableObjects, Classes: c.Classes,
 		Services: c.Services,
 	}
+	var err error
+	if m.Migrations, err = p.migrations(); err != nil {
+		return nil, err
+	}
 	m.SetFormat()
 	if c.Assets != nil {
 		m.Assets = c.Assets.manifest()

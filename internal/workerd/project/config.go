@@ -34,6 +34,8 @@ type Config struct {
 	Define             map[string]string
 	Rules              []wrangler.Rule
 	NoBundle           bool
+
+	databases []database
 }
 
 // Assets is the `assets` key.

@@ -125,17 +125,22 @@ func (c *Config) readD1(v *wrangler.Value) error {
 	return v.Each("d1_databases", func(item *wrangler.Value) error {
 		var s layout.Store
 		var name string
+		d := database{at: item, table: defaultTable}
 		const what = "an item of d1_databases"
 		err := item.Object(what, binding(what, &s.Binding, map[string]func(*wrangler.Value) error{
 			"database_id":         wrangler.Into("database_id", &s.ID),
 			"database_name":       wrangler.Into("database_name", &name),
 			"preview_database_id": cloud, "database_internal_env": cloud, "jurisdiction": cloud,
-			"migrations_dir": cloud, "migrations_table": cloud, "migrations_pattern": cloud,
+			"migrations_dir":     func(v *wrangler.Value) (err error) { d.named = true; d.dir, err = v.Text("migrations_dir"); return err },
+			"migrations_table":   wrangler.Into("migrations_table", &d.table),
+			"migrations_pattern": cloud,
 		}))
 		if err != nil {
 			return err
 		}
-		c.Services.D1 = append(c.Services.D1, identified(s, name))
+		s = identified(s, name)
+		d.id = s.ID
+		c.Services.D1, c.databases = append(c.Services.D1, s), append(c.databases, d)
 		return checkStore(item, what, c.Services.D1)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/workerd/instance"
 	"github.com/scafo/scafo/internal/workerd/layout"
 )
 
@@ -82,6 +83,9 @@ func (s *Server) adopt(p layout.Pointer) Outcome {
 		s.keepServed()
 		if s.ctx.Err() != nil || errors.Is(err, errStop) {
 			return unavailable(errors.New("the server stops"))
+		}
+		if errors.Is(err, instance.ErrDatabaseAway) {
+			return unavailable(err)
 		}
 		return s.refuse(p, err)
 	}

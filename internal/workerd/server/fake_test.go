@@ -249,6 +249,9 @@ type fakeRuntime struct {
 	started    []*fakeProcess
 	reaped     []string // "pid clean"
 	startErr   error
+	migrations []layout.Migrations // of every deployment
+	migrateErr error
+	migrated   []string // versions
 	loads      int
 	peersServe bool
 	looks      int         // for lapsed peers
@@ -288,6 +291,7 @@ func (f *fakeRuntime) Fetch(_ context.Context, p layout.Pointer) (*layout.Deploy
 	if f.durable {
 		m.Classes = []layout.Class{{Name: "Counter"}}
 	}
+	m.Migrations = f.migrations
 	return &layout.Deployment{Manifest: m}, nil
 }
 
@@ -329,6 +333,13 @@ func (f *fakeRuntime) PeersServe(context.Context) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.peersServe
+}
+
+func (f *fakeRuntime) Migrate(_ context.Context, d *layout.Deployment, _ Process) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.migrated = append(f.migrated, d.Version)
+	return f.migrateErr
 }
 
 func (f *fakeRuntime) Joined(context.Context, Process) {}

@@ -26,6 +26,9 @@ type Runtime interface {
 	StandIn(ctx context.Context, d *layout.Deployment) (Process, error)
 	// PeersServe reports whether another member of the cluster is known to serve.
 	PeersServe(ctx context.Context) bool
+	// Migrate brings the databases of a process that is ready up to what its deployment
+	// expects of them. An error that is transient is worth another try.
+	Migrate(ctx context.Context, d *layout.Deployment, p Process) error
 	// Joined is called once a process is ready, Reaped once it is gone for good;
 	// clean says that it handed over and left the cluster by itself.
 	Joined(ctx context.Context, p Process)

@@ -409,6 +409,9 @@ func (s *Server) launch(a adoption) (*backend, error) {
 		}
 		return nil, err
 	}
+	if err := s.migrate(a, p, slot); err != nil {
+		return nil, err
+	}
 	b := newBackend(a, p, slot)
 	if err := s.enlist(b); err != nil {
 		s.freeSlot(slot)

@@ -146,6 +146,61 @@ func TestStoresSurvive(t *testing.T) {
 	two.want("/kv/list?k=", `["big","m"]`)
 }
 
+// The migrations of a database are applied once, before the version that brings them
+// serves; one that fails keeps the old version, and changes nothing.
+func TestMigrations(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	var files []string
+	deploy := func(release, name, sql string) {
+		t.Helper()
+		at := filepath.Join(dir, name)
+		if err := os.WriteFile(at, []byte(sql), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, at)
+		config := object{"d1_databases": []object{{"binding": "DB", "database_id": "1", "migrations_dir": "public"}}, "vars": object{"RELEASE": release}}
+		b.deployProject(config, `export default { async fetch(request, env) {
+			if (request.url.endsWith("/add")) await env.DB.prepare("INSERT INTO rows (v) VALUES ('x')").run();
+			return Response.json([env.RELEASE, (await env.DB.prepare("SELECT * FROM rows").raw()).length, (await env.DB.prepare("SELECT name FROM d1_migrations ORDER BY id").raw()).flat()]);
+		} };`, files...)
+	}
+	deploy("one", "1_first.sql", "-- a comment; with one\nCREATE TABLE rows (v TEXT DEFAULT 'a;b');\nCREATE TRIGGER twice AFTER INSERT ON rows WHEN new.v = 'x' BEGIN INSERT INTO rows (v) VALUES ('y'); END;\n")
+	s := b.serve("n1")
+	s.want("/add", `["one",2,["1_first.sql"]]`)
+	deploy("two", "2_second.sql", "ALTER TABLE rows ADD COLUMN w INTEGER NOT NULL DEFAULT 0")
+	if o := s.reload(); o != "adopted" {
+		t.Fatalf("reload: %s", o)
+	}
+	s.want("/add", `["two",4,["1_first.sql","2_second.sql"]]`)
+
+	deploy("three", "3_third.sql", "INSERT INTO rows (v) VALUES ('lost'); CREATE TABEL more (x)")
+	if o := s.reload(); o != "failed" {
+		t.Fatalf("reload: %s", o)
+	}
+	if log := s.log.String(); !strings.Contains(log, `the migration 3_third.sql of the D1 database \"1\": near \"TABEL\": syntax error`) {
+		t.Errorf("the log does not say why: %s", log)
+	}
+	got, took := s.settled("/")
+	if got != `["two",4,["1_first.sql","2_second.sql"]]` || took > quickly {
+		t.Errorf("%s after %s", got, took)
+	}
+
+	// Two machines at once, and a file that was put right.
+	files = files[:2]
+	deploy("four", "3_third.sql", "INSERT INTO rows (v) VALUES ('kept'); CREATE TABLE more (x)")
+	two := b.serve("n2")
+	if o := s.reload(); o != "adopted" {
+		t.Fatalf("reload: %s", o)
+	}
+	const all = `["four",5,["1_first.sql","2_second.sql","3_third.sql"]]`
+	for _, x := range []*serving{s, two} {
+		if got, _ := x.settled("/"); got != all {
+			t.Errorf("%s, want %s", got, all)
+		}
+	}
+}
+
 // recorded waits until the node knows which member its workerd is.
 func (b *bench) recorded(node string) {
 	b.Helper()

@@ -48,6 +48,7 @@ type workerdRuntime struct {
 	key         string
 	running     map[*instance.Instance]struct{}
 	lastNetwork *instance.Network // of the last start
+	migrated    string            // key of the deployment whose migrations are known to be applied
 
 	peers peers
 }
