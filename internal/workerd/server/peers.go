@@ -11,10 +11,12 @@ import (
 // A member that lost its lease wants to know whether the store is away for everybody or
 // only for itself. It cannot read the others' records then, so it has read them before.
 const (
-	// peersEvery is how often the records are read. A member's own workerd lists them
-	// some twenty times in that time.
+	// peersFirst is how long after the start the records are read. The others of an
+	// application that starts everywhere at once are not there yet: each pause is twice
+	// the one before it, up to peersEvery. A member's own workerd lists them some twenty
+	// times in that time.
+	peersFirst = 2 * time.Second
 	peersEvery = time.Minute
-	peersFirst = 2 * time.Second // after the start
 	// peersRecent is how old a record may be: whoever lives renews it every few seconds.
 	peersRecent = time.Minute
 	// peersTimeout bounds one reading.
@@ -28,7 +30,7 @@ type peers struct {
 
 // followPeers reads the records now and then, while a member runs here.
 func (w *workerdRuntime) followPeers() {
-	for wait := peersFirst; ; wait = peersEvery {
+	for wait := peersFirst; ; wait = nextPeers(wait) {
 		select {
 		case <-w.ctx.Done():
 			return
@@ -39,6 +41,9 @@ func (w *workerdRuntime) followPeers() {
 		}
 	}
 }
+
+// nextPeers is the pause after one.
+func nextPeers(pause time.Duration) time.Duration { return min(2*pause, peersEvery) }
 
 // readPeers reads who else is in the cluster. What cannot be read stays as it was.
 func (w *workerdRuntime) readPeers() {
