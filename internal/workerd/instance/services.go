@@ -136,12 +136,17 @@ type inside struct {
 	flags    []string
 	class    string // of its objects, also their unique key; empty: none
 	bindings []node
+	again    string // a main module before it; empty: none
 }
 
 func (w inside) render() node {
-	module := object(field{"name", text(w.service + ".js")}, field{"bundled", text("/workerd/" + w.bundled)})
+	modules := []node{object(field{"name", text(w.service + ".js")}, field{"bundled", text("/workerd/" + w.bundled)})}
+	if w.again != "" {
+		modules = append([]node{object(field{"name", text("main.js")}, field{"esModule", text(w.again)}),
+			object(field{"name", text(againModule)}, field{"esModule", text(againCode)})}, modules...)
+	}
 	fields := []field{
-		{"modules", list(module)}, {"compatibilityDate", text(servicesDate)}, {"compatibilityFlags", texts(w.flags)},
+		{"modules", list(modules...)}, {"compatibilityDate", text(servicesDate)}, {"compatibilityFlags", texts(w.flags)},
 		{"bindings", list(w.bindings...)},
 	}
 	if w.class != "" {
@@ -164,7 +169,7 @@ func services(s *Spec) ([]node, error) {
 		out = append(out, kv(s)...)
 	}
 	if len(m.D1) > 0 {
-		out = append(out, inside{service: serviceD1, bundled: "d1.js", class: "D1Database",
+		out = append(out, inside{service: serviceD1, bundled: "d1.js", class: "D1Database", again: againD1,
 			bindings: []node{binding("DATABASE", "durableObjectNamespace", text("D1Database"))}}.render())
 	}
 	for _, render := range []func(*Spec) ([]node, error){queues, crons, workflows} {
@@ -194,7 +199,7 @@ func kv(s *Spec) []node {
 		shared = field{"disk", object(field{"path", text(s.valuesDir())}, field{"writable", boolean(true)})}
 	}
 	return []node{
-		inside{service: serviceKV, bundled: "kv.js", class: "KVNamespace", bindings: append([]node{
+		inside{service: serviceKV, bundled: "kv.js", class: "KVNamespace", again: againKV, bindings: append([]node{
 			binding("SHARD", "durableObjectNamespace", text("KVNamespace")),
 			binding("BLOBS", "service", text(serviceKVValues)),
 		}, clusteredBinding(s)...)}.render(),

@@ -54,8 +54,12 @@ func TestStoresUnderRedeploys(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	for path, n := range failed {
-		if n.Load() > swaps {
-			t.Errorf("%s: %d calls failed in %d redeploys", path, n.Load(), swaps)
+		most := int64(0) // they are done again
+		if path == "/d1/add?v=" {
+			most = swaps
+		}
+		if n.Load() > most {
+			t.Errorf("%s: %d calls failed in %d redeploys, want %d at most", path, n.Load(), swaps, most)
 		}
 		t.Logf("%s: %d calls failed in %d redeploys", path, n.Load(), swaps)
 	}
