@@ -17,9 +17,12 @@ func starving(text string) bool {
 	return slices.ContainsFunc(starvingWords, func(w string) bool { return strings.Contains(text, w) })
 }
 
-// explain says once what the lines that follow mean.
+// explain says once what the lines that follow mean. The engine writes of it to both of
+// the process's outputs, and either may be read first; nothing that a Worker writes is
+// fatal.
 func (i *Instance) explain(l Line, r record) {
-	if !l.Stderr || r.Message != nil || i.spec.Log == nil || !starving(l.Text) {
+	engine := l.Stderr && r.Message == nil || l.Runtime && l.Level == "fatal"
+	if !engine || i.spec.Log == nil || !starving(l.Text) {
 		return
 	}
 	i.starved.Do(func() {

@@ -57,7 +57,7 @@ export default { fetch(request) {
 		case strings.Contains(l.Text, "asked for more memory than it may have"):
 			said++
 			if others != 0 || l.Level != "error" || !l.Runtime {
-				t.Errorf("after %d lines: %+v", others, l)
+				t.Errorf("after %d lines: %+v of %+v", others, l, log.lines)
 			}
 		case l.Text != "": // the engine begins with an empty one
 			others++
