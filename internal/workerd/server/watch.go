@@ -41,6 +41,9 @@ func (s *Server) watch(b *backend) {
 		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 		p := b.look(ctx)
 		cancel()
+		if b.drained.Load() {
+			continue // what was seen may be its leaving
+		}
 		now := time.Now()
 		if p != silent {
 			lastAnswer = now
