@@ -133,3 +133,53 @@ func TestChallengesArriveAtTheIngressPorts(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A certificate is renewed while all nodes but one are away. While the bucket is away one
+// that is due is served as long as it is good, and no visitor waits for its renewal.
+func TestARenewalWithOneNodeLeft(t *testing.T) {
+	const lifetime = 10 * time.Second // due from the beginning: so soon before its end it counts as urgent
+	f := newFleetStore()
+	routes := newNode(t, scafo.FleetRouting{Routes: []scafo.Route{{Host: "shop.example", Upstreams: []scafo.Upstream{{URL: upstream(t, echo)}}}}})
+	var nodes []*httptest.Server
+	var urls []string
+	for range 3 {
+		nodes = append(nodes, whole(t, routes, f))
+		urls = append(urls, nodes[len(nodes)-1].URL)
+	}
+	shake, stop := secureFor(t, Options{Fleet: Fleet{Name: "main", Nodes: urls, Token: token}, State: t.TempDir()}, lifetime)
+	defer stop()
+	first, err := shake("shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes[:2] {
+		n.CloseClientConnections()
+		n.Close()
+	}
+	var second *x509.Certificate
+	eventually(t, "another certificate", func() bool {
+		if second, err = shake("shop.example"); err != nil {
+			t.Fatalf("%s before its certificate ends: %v", time.Until(first.NotAfter), err)
+		}
+		return !second.Equal(first)
+	})
+	if left := time.Until(first.NotAfter); left < 0 {
+		t.Errorf("it came %s after the first one had ended", -left)
+	}
+	f.store.SetDown(true)
+	for range 20 {
+		began := time.Now()
+		if _, err := shake("shop.example"); err != nil {
+			t.Fatalf("while the bucket is away: %v", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("while the bucket is away a handshake takes %s", took)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	f.store.SetDown(false)
+	eventually(t, "a certificate after the bucket has come back", func() bool {
+		cert, err := shake("shop.example")
+		return err == nil && cert.NotAfter.After(second.NotAfter)
+	})
+}

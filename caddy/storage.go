@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -50,6 +51,8 @@ const (
 	leastLockLease = 3 * time.Second
 	// leastSecret is the least length of an encryption key.
 	leastSecret = 16
+	// askAgainAfter is for how long after a failure nobody is asked whether a key is there.
+	askAgainAfter = 5 * time.Second
 )
 
 // CaddyModule returns the module's information.
@@ -177,6 +180,8 @@ type sharedStorage struct {
 	sealer *sealer // nil stores plainly
 	lease  time.Duration
 	log    *zap.Logger
+	// askAgain is before when Exists asks no node, in nanoseconds of Unix time.
+	askAgain atomic.Int64
 
 	locks
 }
@@ -225,12 +230,22 @@ func (s *sharedStorage) Delete(ctx context.Context, key string) error {
 	return describe("deleting", key, err)
 }
 
-// Exists reports whether a key has a value or others are beneath it, and that could
-// be found out.
+// Exists reports whether a key has a value or others are beneath it. What cannot be
+// found out counts as there: certmagic asks in a handshake whether the certificate that
+// it is about to renew was removed, and would leave a good one for an order that it waits
+// for. For the same reason each node is asked once, and for a while after a failure none.
 func (s *sharedStorage) Exists(ctx context.Context, key string) bool {
-	_, err := s.stat(ctx, key)
+	if checkKey(key) != nil {
+		return false
+	}
+	if now := time.Now().UnixNano(); now < s.askAgain.Load() {
+		return true
+	}
+	_, err := s.nodes.stat(ctx, key, true)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("the storage could not be asked whether a key is there", zap.String("key", key), zap.Error(err))
+		s.askAgain.Store(time.Now().Add(askAgainAfter).UnixNano())
+		s.log.Warn("the storage could not be asked whether a key is there; taken for there", zap.String("key", key), zap.Error(err))
+		return true
 	}
 	return err == nil
 }
@@ -251,7 +266,7 @@ func (s *sharedStorage) stat(ctx context.Context, key string) (certmagic.KeyInfo
 	if err := checkKey(key); err != nil {
 		return certmagic.KeyInfo{}, err
 	}
-	st, err := s.nodes.stat(ctx, key)
+	st, err := s.nodes.stat(ctx, key, false)
 	if err != nil {
 		return certmagic.KeyInfo{}, describe("looking at", key, err)
 	}

@@ -254,8 +254,8 @@ func problemOf(a *storageAnswer) (p problemDocument, ok bool) {
 	return p, true
 }
 
-func (c *storageClient) stat(ctx context.Context, key string) (st scafo.StorageStat, err error) {
-	a, err := c.do(ctx, call{operation: "stat", method: http.MethodGet, path: "/v1/storage/stat?key=" + url.QueryEscape(key), kind: jsonKind})
+func (c *storageClient) stat(ctx context.Context, key string, once bool) (st scafo.StorageStat, err error) {
+	a, err := c.do(ctx, call{operation: "stat", method: http.MethodGet, path: "/v1/storage/stat?key=" + url.QueryEscape(key), kind: jsonKind, once: once})
 	if err != nil {
 		return st, err
 	}

@@ -269,9 +269,9 @@ func everythingOf(ctx context.Context, s *sharedStorage) map[string]error {
 	_, stat := s.Stat(ctx, "k")
 	_, list := s.List(ctx, "n", true)
 	_, try := s.TryLock(ctx, "l")
-	exists := errors.New("it does not exist")
-	if s.Exists(ctx, "k") {
-		exists = nil
+	exists := errors.New("taken for there, since nobody knows")
+	if !s.Exists(ctx, "k") {
+		exists = fs.ErrNotExist
 	}
 	return map[string]error{
 		"load": load, "stat": stat, "list": list, "store": s.Store(ctx, "k", nil), "delete": s.Delete(ctx, "k"), "try": try, "exists": exists,
