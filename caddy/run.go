@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -30,6 +31,8 @@ type Options struct {
 	// Email, ACMEDirectory and ACMERoot say which authority issues certificates; the
 	// authority's own defaults where they are empty. ACMERoot is a PEM file.
 	Email, ACMEDirectory, ACMERoot string
+	// GracePeriod is how long requests that are open at a stop go on; 0 is to their end.
+	GracePeriod time.Duration
 	// MetricsListen is the address on which Prometheus finds the metrics, at /metrics,
 	// unguarded; empty is nowhere.
 	MetricsListen string
@@ -44,7 +47,7 @@ func (o Options) Config() *caddy.Config {
 		f.Cache = filepath.Join(o.State, "routes-"+f.Name+".json")
 	}
 	apps := caddy.ModuleMap{"scafo": caddyconfig.JSON(App{Fleets: []Fleet{f}}, nil)}
-	web := caddyhttp.App{HTTPPort: o.HTTPPort, HTTPSPort: o.HTTPSPort, Servers: map[string]*caddyhttp.Server{}}
+	web := caddyhttp.App{HTTPPort: o.HTTPPort, HTTPSPort: o.HTTPSPort, GracePeriod: caddy.Duration(o.GracePeriod), Servers: map[string]*caddyhttp.Server{}}
 	plain := &caddyhttp.Server{
 		Routes:    caddyhttp.RouteList{Route()},
 		AutoHTTPS: &caddyhttp.AutoHTTPSConfig{Disabled: true},

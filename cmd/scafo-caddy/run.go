@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/pflag"
@@ -45,6 +45,7 @@ func parse(args []string) (*flags, error) {
 	fs.BoolVar(&f.options.HTTPOnly, "http-only", false, "serve plain HTTP, without certificates")
 	fs.StringVar(&f.options.State, "state", "", "directory for the last routing document, and what Caddy keeps for itself")
 	fs.StringVar(&f.keyFile, "encryption-key-file", "", "file with secrets, one a line, that encrypt the stored certificates; the first one encrypts, all of them decrypt")
+	fs.DurationVar(&f.options.GracePeriod, "grace-period", time.Minute, "how long requests that are open when it is told to end go on")
 	fs.StringVar(&f.options.Email, "email", "", "contact for the certificate authority")
 	fs.StringVar(&f.options.ACMEDirectory, "acme-directory", "", "ACME directory URL of another authority")
 	fs.StringVar(&f.options.ACMERoot, "acme-root", "", "PEM file with the root of that authority's own TLS")
@@ -113,13 +114,11 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "scafo-caddy:", err)
 		return exitUsage
 	}
-	if err := serve(f); err != nil {
-		fmt.Fprintln(os.Stderr, "scafo-caddy:", err)
-		return exitFailed
-	}
-	return 0
+	fmt.Fprintln(os.Stderr, "scafo-caddy:", serve(f))
+	return exitFailed
 }
 
+// serve runs until Caddy ends the process, or returns why it cannot go on.
 // keepTo makes Caddy keep what it writes for itself, as the id of this installation, in
 // the state directory: it asks the environment where that belongs.
 func (f *flags) keepTo() error {
@@ -149,8 +148,10 @@ func serve(f *flags) error {
 		return err
 	}
 	f.options.Fleet = scafocaddy.Fleet{Name: "main", Nodes: f.nodes, Token: token, Prefer: f.prefer}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	// Caddy ends the process itself, after the requests that are open.
+	caddy.TrapSignals()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	if err := handedOn(&f.options, os.Getpid(), os.Getenv); err != nil {
 		return err
 	}
@@ -162,9 +163,23 @@ func serve(f *flags) error {
 	}
 	// Whoever started this program may wait for the line.
 	fmt.Println("scafo-caddy: serving")
-	<-ctx.Done()
-	stop() // a second signal ends the program at once
-	return caddy.Stop()
+	return secondSignal(signals)
+}
+
+// secondSignal returns when the program shall end at once: the first signal is Caddy's.
+func secondSignal(signals <-chan os.Signal) error {
+	for told := 0; told < 2; {
+		switch <-signals {
+		case syscall.SIGHUP:
+			// The terminal is gone. Caddy ignores that, and whoever sits there would not.
+			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				return err
+			}
+		default:
+			told++
+		}
+	}
+	return errors.New("told twice to end: requests that were open are cut")
 }
 
 // portsFree says which port is taken, in words that name it.

@@ -196,7 +196,7 @@ func (u *upRun) ingress(ctx context.Context, n *node.Node) error {
 	args := []string{
 		"run", "--node", u.c.Node.Advertise, "--ingress-token-file", node.IngressTokenFile(u.c.Node.State),
 		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(u.httpPort), "--http-only", "--prefer", "self",
-		"--state", filepath.Join(u.c.Node.State, "ingress"), "--log-level", "ERROR",
+		"--state", filepath.Join(u.c.Node.State, "ingress"), "--log-level", "ERROR", "--grace-period", "1s",
 	}
 	return keepChild(ctx, u.log, func(ready func()) error {
 		return runChild(ctx, u.caddy(), args, ready)

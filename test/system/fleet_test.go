@@ -92,9 +92,16 @@ type program struct {
 // less what could lead it to somebody else's fleet.
 func start(t testing.TB, env []string, path string, args ...string) *program {
 	t.Helper()
+	return startWith(t, nil, env, path, args...)
+}
+
+// startWith is start with files that the program inherits, as 3 and what follows.
+func startWith(t testing.TB, files []*os.File, env []string, path string, args ...string) *program {
+	t.Helper()
 	p := &program{Cmd: exec.Command(path, args...), out: &logBuffer{}, done: make(chan struct{})}
 	p.Env = append(environment(), env...)
 	p.Stdout, p.Stderr = p.out, p.out
+	p.ExtraFiles = files
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,8 @@ type cluster struct {
 
 const clusterIngressToken = "the-ingress-token-of-the-test"
 
-// newCluster starts so many machines, each with these arguments more.
+// newCluster starts so many machines, each with these arguments more; {id} in them is
+// the machine's id.
 func newCluster(t testing.TB, nodes int, more ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
@@ -95,7 +96,10 @@ func newCluster(t testing.TB, nodes int, more ...string) *cluster {
 		first := paralleltest.Ports(t, paralleltest.MostPorts)
 		m.args = append([]string{"sail", "--node-id", m.id, "--node-listen", m.api, "--node-state", m.state, "--metrics-listen", m.metrics,
 			"--celld-command", bin(t, "celld-workerd"), "--celld-ports", fmt.Sprintf("%d-%d", first, first+paralleltest.MostPorts-1),
-			"--ingress-token", clusterIngressToken, "--platform-domains", "apps.test", "--drain-route-seconds", "1"}, append(where, more...)...)
+			"--ingress-token", clusterIngressToken, "--platform-domains", "apps.test", "--drain-route-seconds", "1"}, where...)
+		for _, a := range more {
+			m.args = append(m.args, strings.ReplaceAll(a, "{id}", m.id))
+		}
 		c.machines = append(c.machines, m)
 	}
 	initArgs := append([]string{"init", "--key-file", filepath.Join(dir, "admin.jwk"), "--node-listen", c.machines[0].api, "--node-id", "x"}, where...)
