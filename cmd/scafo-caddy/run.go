@@ -118,7 +118,6 @@ func run(args []string) int {
 	return exitFailed
 }
 
-// serve runs until Caddy ends the process, or returns why it cannot go on.
 // keepTo makes Caddy keep what it writes for itself, as the id of this installation, in
 // the state directory: it asks the environment where that belongs.
 func (f *flags) keepTo() error {
@@ -136,6 +135,7 @@ func (f *flags) keepTo() error {
 	return nil
 }
 
+// serve runs until Caddy ends the process, or returns why it cannot go on.
 func serve(f *flags) error {
 	if err := f.keepTo(); err != nil {
 		return err
