@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -25,6 +26,9 @@ func TestASocketThatIsHandedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Kept to the end: a File that nobody refers to is closed by the collector, and its number
+	// is the next file's, while Caddy still listens on that number.
+	defer socket.Close()
 	o := Options{
 		Fleet: Fleet{Name: "main", Nodes: []string{n.URL}, Token: token}, HTTPOnly: true, LogLevel: "ERROR",
 		HTTPPort: freePort(t), HTTPSocket: int(socket.Fd()), //nolint:gosec // a file descriptor is an int
@@ -47,7 +51,7 @@ func TestASocketThatIsHandedOn(t *testing.T) {
 			return err.Error()
 		}
 		req.Host = "x.example"
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 		res, err := client.Do(req)
 		if err != nil {
 			return err.Error()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -55,7 +56,9 @@ func (h *Handover) Exec(path string, args []string) error {
 		return errno
 	}
 	env := append(os.Environ(), listenerVariable+"="+strconv.Itoa(int(fd)))
-	return syscall.Exec(path, args, env)
+	err := syscall.Exec(path, args, env)
+	runtime.KeepAlive(h.Listener) // which the collector would close when nothing refers to it
+	return err
 }
 
 // InheritedListener is the listening socket that an earlier program of this process
