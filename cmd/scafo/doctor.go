@@ -19,6 +19,7 @@ import (
 	"github.com/scafo/scafo/internal/config"
 	"github.com/scafo/scafo/internal/confine"
 	"github.com/scafo/scafo/internal/node"
+	"github.com/scafo/scafo/internal/registry"
 )
 
 // Bounds of the doctor's checks.
@@ -92,7 +93,7 @@ func diagnoseStore(ctx context.Context, l *config.Loaded) []finding {
 		return []finding{{"bucket", "fail", err.Error()}}
 	}
 	defer s.Close(context.WithoutCancel(ctx))
-	if err := qualify.Prove(ctx, s.Bucket, "_scafo/"); err != nil {
+	if err := qualify.Prove(ctx, s.Bucket, registry.ProbePrefix); err != nil {
 		return []finding{{"bucket", "fail", err.Error()}}
 	}
 	return []finding{{"bucket", "ok", s.Name + " keeps its conditions"}, diagnoseClock(ctx, s.Bucket)}
@@ -100,7 +101,7 @@ func diagnoseStore(ctx context.Context, l *config.Loaded) []finding {
 
 // diagnoseClock compares this machine's clock with the store's.
 func diagnoseClock(ctx context.Context, b bucket.Bucket) finding {
-	const key = "_scafo/probe/clock"
+	const key = registry.ProbePrefix + "clock"
 	before := time.Now()
 	if _, err := b.Put(ctx, key, []byte("{}")); err != nil {
 		return finding{"clock", "skip", err.Error()}

@@ -135,7 +135,7 @@ func (s *Store) Prove(ctx context.Context, log *slog.Logger, tell func(away bool
 	}
 	wait := storeRetryMin
 	for said := false; ; {
-		err := qualify.Prove(meter.With(ctx, "qualify"), s.Bucket, "_scafo/")
+		err := qualify.Prove(meter.With(ctx, "qualify"), s.Bucket, registry.ProbePrefix)
 		if err == nil {
 			if said {
 				log.Info("the bucket answers", "bucket", s.Name)

@@ -17,6 +17,7 @@ func TestReferenceHasEveryPlace(t *testing.T) {
 	places := []string{
 		FleetKey, OperatorIndexKey, CoordinatorKey, RevisionKey, FreezeKey, IDPrefix, OperatorPrefix, NodePrefix, HeartbeatPrefix,
 		ApplicationPrefix, TrustPrefix, DeploymentPrefix, DeployPrefix, PlacementPrefix, DomainPrefix, TokenPrefix, StoragePrefix,
+		ProbePrefix,
 	}
 	// Whatever keys.go declares is among them.
 	source, err := os.ReadFile("keys.go")

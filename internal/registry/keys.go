@@ -33,6 +33,8 @@ const (
 	DomainPrefix      = Prefix + "domains/"
 	TokenPrefix       = Prefix + "tokens/"
 	StoragePrefix     = Prefix + "storage/"
+	// ProbePrefix is where the store is tried out; nothing is kept there.
+	ProbePrefix = Prefix + "probe/"
 
 	// RuntimesPrefix is where the runtimes keep what is theirs.
 	RuntimesPrefix = "fleets/"

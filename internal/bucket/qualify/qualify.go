@@ -6,10 +6,12 @@ package qualify
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
 )
@@ -30,6 +32,9 @@ const (
 	CheckReplaceRace   Check = "replace-race"
 )
 
+// nonceBytes is the length of what the object of a proof is named by, in hex.
+const nonceBytes = 8
+
 // racers is how many writes meet in a race.
 const racers = 5
 
@@ -43,18 +48,26 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the store does not qualify (%s): %s", e.Check, e.Detail)
 }
 
-// Prove makes a few conditional writes under the prefix and cleans up after
-// itself. It returns an *Error naming the failed check when the store does
+// leftAfter is how much older than a proof's own object another one is whose prover has
+// died: a proof takes seconds, and one that takes an hour fails for want of its object.
+const leftAfter = time.Hour
+
+// Prove makes a few conditional writes under the prefix, which is for nothing else, and
+// cleans up after itself, and after provers that were killed over an hour ago, by the
+// store's own times. It returns an *Error naming the failed check when the store does
 // not honour them, and the bucket's own error when the store could not be asked
 // (away, or refusing the credentials): try again then, or fix those.
 func Prove(ctx context.Context, b bucket.Bucket, prefix string) error {
-	var nonce [8]byte
+	var nonce [nonceBytes]byte
 	_, _ = rand.Read(nonce[:]) // never fails: crypto/rand ends the process instead
 	if prefix != "" && !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}
 	p := &prover{b: b, key: fmt.Sprintf("%s%x", prefix, nonce)}
 	err := p.run(ctx)
+	if err == nil {
+		p.sweep(ctx, prefix)
+	}
 	// A write whose answer was lost may have happened: try to clean up in any case.
 	if derr := b.Delete(ctx, p.key); err == nil && derr != nil {
 		return fmt.Errorf("the store's test object %s stays: %w", p.key, derr)
@@ -65,6 +78,25 @@ func Prove(ctx context.Context, b bucket.Bucket, prefix string) error {
 type prover struct {
 	b   bucket.Bucket
 	key string
+	at  time.Time // of the object, by the store; zero where it tells no times
+}
+
+// sweep deletes what provers have left that were killed. That it may fail is no flaw of
+// the store: the next proof sweeps again.
+func (p *prover) sweep(ctx context.Context, prefix string) {
+	if p.at.IsZero() {
+		return
+	}
+	page, err := p.b.List(ctx, prefix, bucket.ListOptions{})
+	if err != nil {
+		return
+	}
+	for _, o := range page.Objects {
+		nonce, err := hex.DecodeString(strings.TrimPrefix(o.Key, prefix))
+		if err == nil && len(nonce) == nonceBytes && p.at.Sub(o.Modified) > leftAfter {
+			_ = p.b.Delete(ctx, o.Key) // the next proof tries again
+		}
+	}
 }
 
 func (p *prover) run(ctx context.Context) error {
@@ -153,6 +185,7 @@ func (p *prover) list(ctx context.Context) error {
 	if len(page.Objects) != 1 || page.Objects[0].Key != p.key {
 		return &Error{CheckList, "a listing right after a write does not show it"}
 	}
+	p.at = page.Objects[0].Modified
 	return nil
 }
 

@@ -3,8 +3,11 @@ package qualify_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/fault"
@@ -20,6 +23,32 @@ func TestProve(t *testing.T) {
 		if left := m.Dump(); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
+	}
+}
+
+// What a prover leaves that is killed goes with a proof that is made an hour later, and
+// nothing else does.
+func TestWhatADeadProverLeft(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	m := memory.New(memory.WithClock(func() time.Time { return now }))
+	put := func(keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			if _, err := m.Put(t.Context(), key, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put("probe/0123456789abcdef", "probe/clock", "probe/0123456789abcdef.json", "probe/deep/0123456789abcdef", "other/0123456789abcdef")
+	now = now.Add(time.Second)
+	put("probe/00000000000000aa")
+	now = now.Add(time.Hour) // an hour exactly for the second
+	if err := qualify.Prove(t.Context(), m, "probe"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"other/0123456789abcdef", "probe/00000000000000aa", "probe/0123456789abcdef.json", "probe/clock", "probe/deep/0123456789abcdef"}
+	if left := slices.Sorted(maps.Keys(m.Dump())); !slices.Equal(left, want) {
+		t.Errorf("left: %q", left)
 	}
 }
 

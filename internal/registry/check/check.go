@@ -199,6 +199,7 @@ func (c *checker) object(key string) (err error) {
 		{registry.DomainPrefix, func() error { return into(c, key, c.claims) }},
 		{registry.TokenPrefix, func() error { return c.token(key) }},
 		{registry.StoragePrefix, func() error { return nil }}, // the ingress's own bytes
+		{registry.ProbePrefix, func() error { return nil }},   // of a prover that was killed: another one sweeps it
 		{registry.RuntimesPrefix, func() error { return c.runtime(key) }},
 	} {
 		if strings.HasPrefix(key, p.prefix) {
