@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -254,6 +255,9 @@ func bareWorkerd(t testing.TB, dir, esbuild string) string {
 	}
 }
 
+// esbuildDir is removed at the end, where it was made.
+var esbuildDir atomic.Pointer[string]
+
 // esbuildProgram builds the bundler that the bare workerd calls, of the very module
 // that the build here uses.
 var esbuildProgram = sync.OnceValues(func() (string, error) {
@@ -261,6 +265,7 @@ var esbuildProgram = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	esbuildDir.Store(&dir)
 	p := filepath.Join(dir, "esbuild")
 	c := exec.Command("go", "build", "-o", p, "github.com/evanw/esbuild/cmd/esbuild")
 	if out, err := c.CombinedOutput(); err != nil {
@@ -268,14 +273,6 @@ var esbuildProgram = sync.OnceValues(func() (string, error) {
 	}
 	return p, nil
 })
-
-func TestMain(m *testing.M) {
-	code := paralleltest.Main(m)
-	if p, err := esbuildProgram(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(p))
-	}
-	os.Exit(code)
-}
 
 // The same requests to a bare workerd and to the deployed application get the same
 // answers.
