@@ -105,7 +105,7 @@ func TestStoreAway(t *testing.T) {
 }
 
 // pair is an application on two nodes of which one alone reaches the store through the
-// gate.
+// gate. The other one starts when that one has looked for its peers once already.
 type pair struct{ through, past *serving }
 
 func (b *bench) pair() pair {
@@ -114,10 +114,13 @@ func (b *bench) pair() pair {
 	through.deploy(keeper, "Keeper")
 	past := through
 	past.gate = &gate{url: b.store.URL}
-	p := pair{past: past.serve("n3")}
-	p.through = through.serve("n4")
+	p := pair{through: through.serve("n4")}
 	p.through.want("/", "1")
-	b.until("who its peers are is read", 10*time.Second, func() bool { return time.Since(p.through.begun) > 3*time.Second })
+	since := func(d time.Duration) func() bool { return func() bool { return time.Since(p.through.begun) > d } }
+	b.until("it has looked for peers, and found none", 10*time.Second, since(3*time.Second))
+	p.past = past.serve("n3")
+	p.past.want("/read", "1")
+	b.until("it has looked for them again", 10*time.Second, since(8*time.Second))
 	return p
 }
 
