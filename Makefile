@@ -87,8 +87,9 @@ sim:
 	$(GOTEST) -timeout 0 -count 1 -v ./internal/sim -run TestFleet -seeds $(SEEDS)
 	$(GOTEST) -timeout 0 -count 1 -v -tags broken ./internal/sim -run TestBrokenVariants -broken-seeds $(BROKEN_SEEDS) $(SIMARGS)
 
-## torture: what takes too long for every run: 10,000 simulated fleets, 1,000 kills, and whatever machines do
+## torture: what takes too long for every run: 1,000 histories, 10,000 simulated fleets, 1,000 kills, and whatever machines do
 torture: setup build
+	$(GOTEST) -timeout 0 -count 1 -v ./internal/registry/history -histories 1000
 	$(MAKE) sim SEEDS=10000 BROKEN_SEEDS=10000 SIMARGS=-rare
 	SCAFO_TORTURE=1 $(GOTEST) -tags system -timeout 0 -count 1 -v -run Torture ./test/system
 
