@@ -88,6 +88,7 @@ func deletionFaultAt(t *testing.T, kind fault.Kind, skip int) (more bool) {
 	}
 	store := fault.New(b)
 	armed := store.Inject(fault.Rule{Kind: kind, Skip: skip, Times: 1})
+	defer time.Sleep(time.Minute) // what may have happened is still being announced
 	w := call(node(store), "DELETE", "/v1/applications/shop?force=true", "tenant", "")
 	synctest.Wait()
 	switch {

@@ -148,6 +148,70 @@ func TestAnnounceOutlivesItsCaller(t *testing.T) {
 	})
 }
 
+// A write may have happened though its writer never learnt of it and gave up: it is
+// announced, since nobody else would tell of it, and the writer reads it again too.
+func TestAWriteThatWasGivenUpIsAnnounced(t *testing.T) {
+	key := PlacementKey("shop", "u")
+	place := func(ctx context.Context, r *Registry) error {
+		_, _, err := r.DecidePlacement(ctx, scafo.Placement{Application: "shop", UID: "u", Nodes: []string{"a"}, Fence: 1}, nil)
+		return err
+	}
+	lift := func(ctx context.Context, r *Registry) error { _, err := r.LiftFreeze(ctx); return err }
+	for _, c := range []struct {
+		name, key string
+		kind      fault.Kind
+		do        func(context.Context, *Registry) error
+		want      []string
+	}{
+		{"a decision", key, fault.LostApplied, place, []string{key}},
+		{"a decision that was lost on the way", key, fault.LostNotApplied, place, []string{key}},
+		{"a decision that the store refused to make", key, fault.Unavailable, place, nil},
+		{"a removal", FreezeKey, fault.LostApplied, lift, []string{FreezeKey}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := fault.New(memory.New())
+				r := New(store, Options{})
+				if _, _, err := r.FreezeDeploys(t.Context(), "op", ""); err != nil {
+					t.Fatal(err)
+				}
+				before := revision(t, r).Counter
+				var heard []string
+				r.OnChange(func(_ context.Context, keys []string) { heard = append(heard, keys...) })
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				rule := fault.Rule{Key: c.key, Match: func(c fault.Call) bool { return c.Op.IsWrite() }, Kind: c.kind}
+				rule.After = func(context.Context, fault.Call) { time.Sleep(time.Minute) } // the answer does not come
+				rule.Before = func(context.Context, fault.Call) {
+					if c.kind == fault.LostNotApplied {
+						time.Sleep(time.Minute)
+					}
+				}
+				armed := store.Inject(rule)
+				if err := c.do(ctx, r); scafo.CodeOf(err) != scafo.CodeStoreUnavailable {
+					t.Fatalf("%v", err)
+				}
+				armed.Remove()
+				synctest.Wait()
+				got, _ := changedSince(revision(t, r), before)
+				if !slices.Equal(got, c.want) || !slices.Equal(heard, c.want) {
+					t.Errorf("announced %v, told here %v, want %v", got, heard, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Nobody follows the lease or the revision itself: giving up a write of those is told
+// to nobody.
+func TestWhatIsNotFollowedIsNotAnnounced(t *testing.T) {
+	for _, key := range []string{RevisionKey, CoordinatorKey, OperatorIndexKey, HeartbeatKey("n"), TrustKey("shop"), IDKey("n"), TokenPrefix + "1/x", StoragePrefix + "objects/x"} {
+		if announces(key) {
+			t.Errorf("%s is announced", key)
+		}
+	}
+}
+
 func TestAnnouncersOfManyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := memory.New(memory.ContentETags())

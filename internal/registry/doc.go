@@ -223,8 +223,9 @@ func Update[T any, P Record[T]](ctx context.Context, r *Registry, key string, ch
 
 // updateFrom is Update that begins with a document which the caller has read, or
 // written, before; nil reads it first.
-func updateFrom[T any, P Record[T]](ctx context.Context, r *Registry, base *Doc[T], key string, change func(d *Doc[T]) error) (Doc[T], error) {
+func updateFrom[T any, P Record[T]](ctx context.Context, r *Registry, base *Doc[T], key string, change func(d *Doc[T]) error) (_ Doc[T], err error) {
 	l := loop{r: r, key: key}
+	defer func() { l.doubt(ctx, err) }()
 	for {
 		var d Doc[T]
 		if base != nil {
@@ -280,6 +281,23 @@ type loop struct {
 // mine reports whether a nonce is that of a write whose answer was lost.
 func (l *loop) mine(nonce string) bool { return slices.Contains(l.lost, nonce) }
 
+// doubt announces a document that was given up with a write whose answer never came:
+// whether it is in force, nobody knows, and nobody else would tell of it. Who hears of
+// it reads the document, and a write that did not happen costs no more than that. The
+// writer reads it too: what it decided by the document as it was may not fit any more.
+func (l *loop) doubt(ctx context.Context, err error) {
+	if err == nil || len(l.lost) == 0 || !announces(l.key) {
+		return
+	}
+	l.r.announceSoon(ctx, l.key)
+	l.r.tell.mu.Lock()
+	heard := l.r.tell.heard
+	l.r.tell.mu.Unlock()
+	if heard != nil {
+		heard(ctx, []string{l.key})
+	}
+}
+
 // again says whether, and waits until, another try may be made after a write
 // failed; what is left of the failure is returned when not.
 func (l *loop) again(ctx context.Context, err error, nonce string) error {
@@ -320,8 +338,9 @@ func (l *loop) again(ctx context.Context, err error, nonce string) error {
 // Remove replaces a document by a tombstone, which reads as absent. check, when
 // given, sees what would be removed and may refuse. It reports whether there was
 // anything to remove.
-func Remove[T any, P Record[T]](ctx context.Context, r *Registry, key string, check func(T) error) (bool, error) {
+func Remove[T any, P Record[T]](ctx context.Context, r *Registry, key string, check func(T) error) (_ bool, err error) {
 	l := loop{r: r, key: key}
+	defer func() { l.doubt(ctx, err) }()
 	for {
 		o, err := get(ctx, r, key, "")
 		if errors.Is(err, bucket.ErrNotFound) {

@@ -140,6 +140,7 @@ func TestFaultsOfAWrite(t *testing.T) {
 					case !f.ok && op.done(d):
 						t.Error("it was done, and said to have failed")
 					}
+					time.Sleep(announceTimeout) // what is not known to have happened is announced
 				})
 			})
 		}

@@ -42,6 +42,17 @@ const (
 
 const suffix = ".json"
 
+// announcedKeys are the documents whose changes are announced. The others are read when
+// they are needed, or come anew before long.
+var announcedKeys = []string{
+	ApplicationPrefix, PlacementPrefix, DomainPrefix, NodePrefix, OperatorPrefix, DeployPrefix, FreezeKey, FleetKey,
+}
+
+// announces is whether changes of that document are announced.
+func announces(key string) bool {
+	return slices.ContainsFunc(announcedKeys, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+}
+
 // IDKey is the claim of an id, in the keyspace of operators and nodes.
 func IDKey(id string) string { return IDPrefix + id + suffix }
 

@@ -196,6 +196,7 @@ func crashAt(t *testing.T, kind fault.Kind, skip int, prepare, do func(r *regist
 	}
 	store := fault.New(b)
 	store.Inject(fault.Rule{Kind: kind, Skip: skip, Times: 1})
+	defer time.Sleep(time.Minute) // what may have happened is still being announced
 	err := do(open(store))
 	if !store.Crashed() {
 		if err != nil || skip == 0 {

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/fault"
@@ -86,6 +87,7 @@ func TestRemovalsThatDied(t *testing.T) {
 				t.Errorf("%+v %v", index.Value, err)
 			}
 		}
+		time.Sleep(time.Minute) // what may have happened is still being announced
 	})
 }
 
