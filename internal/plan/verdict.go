@@ -63,7 +63,9 @@ type Verdict struct {
 // Verdict judges the deploy by what the nodes themselves said. It is deployed
 // when every live placed node that is not silent serves the version and one at
 // least does, failed as soon as one refuses it. What nothing can take, or nobody
-// is to serve, is deployed once recorded.
+// is to serve, is deployed once recorded. Where all placed nodes are gone, it is for
+// the coordinator to say whether another takes the application over: until the
+// placement names one, or a reason why there is none, the deploy waits.
 func (s Settling) Verdict() Verdict {
 	app := s.Application
 	if app.UID != s.UID || app.Deleting != nil {
@@ -99,7 +101,10 @@ func (s Settling) Verdict() Verdict {
 		}
 	}
 	switch {
-	case v.Outcome == Failed, live == 0:
+	case v.Outcome == Failed:
+	case live == 0 && len(s.Placement.Nodes) > 0 && s.Placement.Reason == "":
+		v.Outcome, v.Step = Waiting, StepPlacement
+	case live == 0:
 	case len(waits) > 0:
 		v.Outcome, v.Step = Waiting, "ready on "+strings.Join(waits, ", ")
 	case verified == 0:

@@ -126,6 +126,8 @@ func TestVerdict(t *testing.T) {
 		}
 		return Truth{Live: true, Heard: true, Process: p}
 	}
+	lone := pl(5, "a")
+	lone.Reason = "node a is gone, and no other node qualifies"
 	silent := func(d time.Duration, tr Truth) Truth { tr.Silent = d; return tr }
 	refuses := func(p *scafo.ProcessStatus) { p.Refused = &scafo.Refusal{Version: "v2", Detail: "Error: boom"} }
 	crashes := func(code int, signal string) func(*scafo.ProcessStatus) {
@@ -161,7 +163,8 @@ func TestVerdict(t *testing.T) {
 		{name: "all are silent: somebody must have verified it", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": {Live: true, Silent: time.Minute}}, want: Waiting},
 		{name: "one is gone", app: shop, pl: pl(5, "a", "b"), truths: map[string]Truth{"a": proc("ready", "v2"), "b": {}}, want: Deployed},
 		{name: "nothing can take it", app: shop, pl: pl(5), want: Deployed},
-		{name: "all are gone", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": {}}, want: Deployed},
+		{name: "all are gone, and another may take it over", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": {}}, want: Waiting},
+		{name: "all are gone, and no other qualifies", app: shop, pl: lone, truths: map[string]Truth{"a": {}}, want: Deployed},
 		{name: "retired", app: app("shop", func(a *scafo.Application) { a.Retired = &scafo.Stamp{} }), want: Deployed},
 		{name: "deleting", app: app("shop", func(a *scafo.Application) { a.Deleting = &scafo.Deleting{} }), want: Failed, detail: "the application was deleted"},
 		{name: "another life", app: app("shop", func(a *scafo.Application) { a.UID = "next" }), want: Failed, detail: "the application was deleted"},
