@@ -77,7 +77,7 @@ application, it is the deployment's version, and with --no-wait the deploy's id.
 	fl.BoolVar(&f.strict, "strict", false, "refuse keys that would be left out")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "list what would be sent, and send nothing")
 	fl.BoolVar(&f.noWait, "no-wait", false, "wait neither for a place in the node's queue nor for the deploy's end")
-	fl.BoolVar(&f.oidc, "oidc", false, "deploy with the workload token of this job: "+pipeline.TokenVariable+", "+pipeline.FileVariable+", or GitHub Actions'")
+	fl.BoolVar(&f.oidc, "oidc", false, "deploy with the workload token of this job and no key: GitHub Actions', else "+pipeline.TokenVariable+", else that of "+pipeline.FileVariable)
 	fl.StringVar(&f.audience, "oidc-audience", scafo.DefaultAudience, "audience that GitHub Actions is asked for")
 	fl.StringVar(&f.replicas, "replicas", "", `on how many nodes it runs, or "all" (default: as it is)`)
 	fl.StringArrayVar(&f.selector, "selector", nil, "K=V: run only on nodes with this label, repeatable; none lifts it (default: as it is)")

@@ -14,21 +14,14 @@ import (
 )
 
 // caller makes the client of a deploy: with the workload token of the job that this
-// runs in, or with an operator's key. A key that was named wins, then a token that was
-// given, then the profile's key, then GitHub Actions; --oidc takes no key.
+// runs in, or with an operator's key. A key that was named wins, then a token that the
+// environment has, then the profile's key; --oidc takes no key.
 func (d *deployRun) caller() (*client.Client, profile.Fleet, error) {
 	if d.g.keyFile != "" {
 		if d.f.oidc {
 			return nil, profile.Fleet{}, usagef("--oidc deploys with a workload token: it takes no --key-file")
 		}
 		return d.g.client()
-	}
-	given := os.Getenv(pipeline.TokenVariable) != "" || os.Getenv(pipeline.FileVariable) != ""
-	if !d.f.oidc && !given {
-		// A target that cannot be resolved may still be a job with --node alone.
-		if f, err := d.g.target(); err == nil && f.Key != "" {
-			return d.g.client()
-		}
 	}
 	source, err := pipeline.Find(os.Getenv, d.f.audience)
 	if errors.Is(err, pipeline.ErrNone) && !d.f.oidc {

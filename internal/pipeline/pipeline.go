@@ -26,6 +26,9 @@ const (
 	// GitHub Actions gives a job with `id-token: write` these two.
 	githubURL   = "ACTIONS_ID_TOKEN_REQUEST_URL"
 	githubToken = "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
+	// gitlab is "true" in the jobs of GitLab, whose tokens are in the variable that the
+	// job's id_tokens name.
+	gitlab = "GITLAB_CI"
 )
 
 const (
@@ -46,21 +49,28 @@ type Source struct {
 func (s *Source) Token(ctx context.Context) (string, error) { return s.token(ctx) }
 
 // ErrNone says that this is no job with a workload token.
-var ErrNone = errors.New("no workload token here: " + TokenVariable + " and " + FileVariable + " are not set, and this is no job of GitHub Actions with the permission `id-token: write`")
+var ErrNone = errors.New("no workload token here")
 
-// Find looks for a token in the environment: a token given, a file that holds one,
-// GitHub Actions. audience is asked for where there is a choice.
+// Find looks for a token in the environment: of the job of GitHub Actions that this is,
+// else a token that is given, else a file that holds one. A job's own token comes first:
+// it is renewed, and of the audience that is asked for.
 func Find(getenv func(string) string, audience string) (*Source, error) {
+	if address, bearer := getenv(githubURL), getenv(githubToken); address != "" && bearer != "" {
+		return fromGitHub(address, bearer, audience)
+	}
 	if t := strings.TrimSpace(getenv(TokenVariable)); t != "" {
 		return &Source{Name: TokenVariable, token: func(context.Context) (string, error) { return t, nil }}, nil
 	}
 	if path := getenv(FileVariable); path != "" {
 		return &Source{Name: FileVariable, token: func(context.Context) (string, error) { return readFile(path) }}, nil
 	}
-	address, bearer := getenv(githubURL), getenv(githubToken)
-	if address == "" || bearer == "" {
-		return nil, ErrNone
+	if getenv(gitlab) == "true" {
+		return nil, fmt.Errorf("%w: %s is not set; a job of GitLab gets it by `id_tokens: {%s: {aud: %s}}`", ErrNone, TokenVariable, TokenVariable, audience)
 	}
+	return nil, fmt.Errorf("%w: this is no job of GitHub Actions with the permission `id-token: write`, and %s and %s are not set", ErrNone, TokenVariable, FileVariable)
+}
+
+func fromGitHub(address, bearer, audience string) (*Source, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
 		return nil, fmt.Errorf("%s is no address", githubURL)

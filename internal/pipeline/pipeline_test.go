@@ -33,14 +33,14 @@ func TestWhereATokenIsFound(t *testing.T) {
 	if _, err := Find(env(map[string]string{githubURL: "https://x"}), "a"); !errors.Is(err, ErrNone) {
 		t.Errorf("a job without the permission: %v", err)
 	}
-	s, err := Find(env(map[string]string{TokenVariable: " given ", FileVariable: file, githubURL: "https://x", githubToken: "y"}), "a")
+	s, err := Find(env(map[string]string{TokenVariable: " given ", FileVariable: file, githubURL: "https://x"}), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Token(t.Context()); got != "given" || err != nil {
-		t.Errorf("%q %v", got, err)
+	if got, err := s.Token(t.Context()); got != "given" || err != nil || s.Name != TokenVariable {
+		t.Errorf("%s: %q %v", s.Name, got, err)
 	}
-	if s, err = Find(env(map[string]string{FileVariable: file, githubURL: "https://x", githubToken: "y"}), "a"); err != nil {
+	if s, err = Find(env(map[string]string{FileVariable: file, githubToken: "y"}), "a"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"from-file", "renewed"} { // it is read each time
@@ -49,9 +49,27 @@ func TestWhereATokenIsFound(t *testing.T) {
 			t.Errorf("%q %v, want %q", got, err, want)
 		}
 	}
+	if _, err := Find(env(map[string]string{gitlab: "true"}), "shop-deploys"); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), "{SCAFO_OIDC_TOKEN: {aud: shop-deploys}}") {
+		t.Errorf("a job of GitLab without a token: %v", err)
+	}
 	write(" \n")
 	if got, err := s.Token(t.Context()); err == nil {
 		t.Errorf("an empty file: %q", got)
+	}
+}
+
+// The token of the job itself comes before what else is in its environment.
+func TestTheJobsOwnTokenComesFirst(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"value":"for %s"}`, r.URL.Query().Get("audience"))
+	}))
+	t.Cleanup(service.Close)
+	s, err := Find(env(map[string]string{TokenVariable: "given", FileVariable: "/nowhere", githubURL: service.URL + "/?audience=theirs", githubToken: "y"}), "shop-deploys")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Token(t.Context()); got != "for shop-deploys" || err != nil || s.Name != "GitHub Actions" {
+		t.Errorf("%s: %q %v", s.Name, got, err)
 	}
 }
 
