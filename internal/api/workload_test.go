@@ -107,6 +107,23 @@ func TestAWorkloadDeploysItsApplication(t *testing.T) {
 	wantProblem(t, p.as("GET", "/v1/deploys/not-an-id", tok), scafo.CodeAuthInvalid)
 }
 
+// Every attack is answered over HTTP as by the verifier alone.
+func TestAttacksOverHTTP(t *testing.T) {
+	p := newPipeline(t)
+	target := oidctest.NewTarget(t, jobSubject)
+	p.trust("shop", target.Issuer.URL, jobSubject)
+	p.fleet.deploys.accept = func(context.Context, deploy.Request) (scafo.DeployStatus, error) {
+		t.Error("an attacker's deploy is taken in")
+		return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeInternal, "nobody deploys here")
+	}
+	p.fleet.deploys.status = func(scafo.DeployID) (scafo.DeployStatus, error) {
+		return scafo.DeployStatus{}, scafo.Errorf(scafo.CodeNotFound, "no such deploy")
+	}
+	s := httptest.NewServer(p.handler)
+	t.Cleanup(s.Close)
+	target.AttackNode(t, s.URL, "shop", "blog")
+}
+
 // On all other routes a workload token is like that of nobody: the very same document.
 func TestAWorkloadDoesNothingElse(t *testing.T) {
 	p := newPipeline(t)
