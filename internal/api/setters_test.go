@@ -9,12 +9,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/api"
-	"github.com/scafo/scafo/internal/bucket/fault"
 )
 
 // send makes a call with a body, which may be empty.
@@ -277,76 +274,5 @@ func TestBodiesAreBounded(t *testing.T) {
 		{"POST", "/v1/applications/shop/labels"}, {"POST", "/v1/applications/shop/selector"}, {"POST", "/v1/operators"}, {"DELETE", "/v1/operators/x"},
 	} {
 		wantProblem(t, f.do(request(route.method, route.path, "admin", chunked{strings.NewReader(pad(api.DefaultJSONBytes + 1))})), scafo.CodeResourceLimit)
-	}
-}
-
-// What each route costs of the bucket: the caller's key is cached and the node has
-// announced before. Reads, and writes of documents; each call also records its token.
-func TestBucketRequestsOfChanges(t *testing.T) { synctest.Test(t, testBucketRequests) }
-
-func testBucketRequests(t *testing.T) {
-	f := newFleet(t)
-	f.application("shop", nil)
-	f.application("rival", nil)
-	for _, by := range []string{"admin", "tenant", "node-b"} {
-		f.get("/v1/state", by)
-	}
-	key := func(id string) string {
-		b, _ := json.Marshal(jwk(id))
-		return string(b)
-	}
-	// Requests take their time, so that which of them run beside which is no accident.
-	f.bucket.Inject(fault.Rule{Latency: time.Millisecond})
-	rows := costs(t)
-	fresh := `{"id":"op-2","publicKey":` + key("op-2") + `,"applications":["shop"]}`
-	for _, c := range []struct {
-		what, method, path, by, body string
-		gets, writes, lists          int
-		row                          string // of the reference that has these figures
-	}{
-		// The operator's record, the application; its write, the announcement.
-		{"block", "POST", "/v1/applications/shop/block", "admin", "", 2, 2, 0, "POST /v1/applications/:name/block"},
-		{"block again", "POST", "/v1/applications/shop/block", "admin", "", 2, 0, 0, ""},
-		{"unblock", "POST", "/v1/applications/shop/unblock", "admin", "", 2, 2, 0, "POST /v1/applications/:name/unblock"},
-		{"labels", "POST", "/v1/applications/shop/labels", "admin", `{"labels":{"a":"b"}}`, 2, 2, 0, "POST /v1/applications/:name/labels"},
-		// A node's key, and an operator's on these routes, may come from the cache.
-		{"retire", "POST", "/v1/applications/shop/retire", "tenant", "", 1, 2, 0, "POST /v1/applications/:name/retire"},
-		{"unretire", "POST", "/v1/applications/shop/unretire", "node-b", "", 1, 2, 0, "POST /v1/applications/:name/unretire"},
-		{"selector", "POST", "/v1/applications/shop/selector", "tenant", `{"selector":{"a":"b"}}`, 1, 2, 0, "POST /v1/applications/:name/selector"},
-		{"replicas", "POST", "/v1/applications/shop/replicas", "tenant", `{"replicas":2}`, 1, 2, 0, "POST /v1/applications/:name/replicas"},
-		// Caller, application, claim; pending and its announcement, beside the look at the
-		// application (and at the parent of a longer host, and the list of the children);
-		// held, the application's list, a last look; the announcement.
-		{"claim", "POST", "/v1/applications/shop/domains/shop.example", "admin", "", 5, 5, 0, "POST /v1/applications/:name/domains/:host"},
-		{"claim below", "POST", "/v1/applications/shop/domains/x.shop.example?wildcard=1", "admin", "", 6, 5, 1, ""},
-		{"claim wider", "POST", "/v1/applications/shop/domains/shop.example?wildcard=1", "admin", "", 6, 5, 1, ""},
-		{"claim again", "POST", "/v1/applications/shop/domains/shop.example", "tenant", "", 3, 1, 0, "a domain that is there"},
-		{"claim of another", "POST", "/v1/applications/rival/domains/shop.example", "admin", "", 4, 0, 0, ""},
-		// Caller, application and claim, and both once more; both, the announcement.
-		{"release", "DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", 5, 3, 0, "DELETE /v1/applications/:name/domains/:host"},
-		{"release again", "DELETE", "/v1/applications/shop/domains/shop.example", "tenant", "", 3, 0, 0, "a domain that is none of the application's"},
-		{"show freeze", "GET", "/v1/fleet/freeze", "tenant", "", 2, 0, 0, "GET /v1/fleet/freeze"},
-		{"freeze", "POST", "/v1/fleet/freeze", "admin", "", 2, 2, 0, "POST /v1/fleet/freeze"},
-		{"lift", "DELETE", "/v1/fleet/freeze", "admin", "", 2, 2, 0, "DELETE /v1/fleet/freeze"},
-		{"operators", "GET", "/v1/operators", "admin", "", 1 + 3, 0, 1, ""},
-		// Caller, id, index, record; id, record, index, announcement.
-		{"register", "POST", "/v1/operators", "admin", fresh, 4, 4, 0, "POST /v1/operators"},
-		{"register again", "POST", "/v1/operators", "admin", fresh, 4, 1, 0, ""},
-		// Caller, index, record twice; index, tombstone, index, announcement.
-		{"revoke", "DELETE", "/v1/operators/op-2", "admin", "", 4, 4, 0, "DELETE /v1/operators/:id"},
-		{"revoke nobody", "DELETE", "/v1/operators/op-2", "admin", "", 3, 0, 0, ""},
-		{"revoke another", "DELETE", "/v1/operators/admin", "tenant", "", 1, 0, 0, ""},
-	} {
-		f.bucket.Reset()
-		f.send(c.method, c.path, c.by, c.body)
-		time.Sleep(time.Second) // what nobody waits for
-		n := f.bucket.Counts()
-		const token = 1
-		if n["get"] != c.gets || n["create"]+n["replace"]-token != c.writes || n["list"] != c.lists || n["put"]+n["delete"] != 0 {
-			t.Errorf("%s: %v; want %d reads, %d writes beside the token, %d lists", c.what, n, c.gets, c.writes, c.lists)
-		}
-		if c.row != "" && !rows[c.row].is(c.gets, c.writes, c.lists) {
-			t.Errorf("%s: the reference says %+v in the row of %s; want %d, %d, %d", c.what, rows[c.row], c.row, c.gets, c.writes, c.lists)
-		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/costtest"
 	"github.com/scafo/scafo/internal/deletion"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
@@ -287,6 +288,12 @@ func TestRequests(t *testing.T) {
 			}
 			return store.Counts()
 		}
+		row := costtest.Rows(t)["DELETE /v1/applications/:name"]
+		says := func(what string, n map[fault.Op]int, times costtest.Times) {
+			times["for an operator who is no admin"], times["for looking again where there were keys"] = 0, 1
+			// The lease is read by whoever does not know of it.
+			row.Check(t, what, times, n[fault.Get]+1, n[fault.Replace]+n[fault.Delete], n[fault.List])
+		}
 		// Reads: one to mark and one to own, one for a deploy under way, four looks before
 		// deletes, the record and a claim of it, the trust policy and the look at it, the
 		// record; and the follower's revision with the record that changed. Writes: the
@@ -294,6 +301,11 @@ func TestRequests(t *testing.T) {
 		// they are empty.
 		if n, want := cost("shop"), (map[fault.Op]int{fault.Get: 14, fault.Replace: 7, fault.Delete: 7, fault.List: 8}); !maps.Equal(n, want) {
 			t.Errorf("%v, want %v", n, want)
+		} else {
+			says("the small one", n, costtest.Times{
+				"for each claim": 1, "for announcing claims": 1, "for a trust policy": 1, "for each key": 7,
+				"for each 1,000 keys of a kind": 4, "for each 1,000 keys of a kind beyond the first": 0,
+			})
 		}
 		if _, _, err := registry.New(b, registry.Options{}).CreateApplication(t.Context(), "big", "op", nil); err != nil {
 			t.Fatal(err)
@@ -304,6 +316,11 @@ func TestRequests(t *testing.T) {
 		// A look and a listing for each 1,000 keys, and neither claim nor trust.
 		if n, want := cost("big"), (map[fault.Op]int{fault.Get: 13, fault.Replace: 4, fault.Delete: 5000, fault.List: 5 + 3 + 4}); !maps.Equal(n, want) {
 			t.Errorf("5,000 keys: %v, want %v", n, want)
+		} else {
+			says("the big one", n, costtest.Times{
+				"for each claim": 0, "for announcing claims": 0, "for a trust policy": 0, "for each key": 5000,
+				"for each 1,000 keys of a kind": 5, "for each 1,000 keys of a kind beyond the first": 4,
+			})
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/fault"
+	"github.com/scafo/scafo/internal/costtest"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -220,6 +221,9 @@ func TestRequests(t *testing.T) {
 		if !slices.Equal(got, want) || told < 1 || told > 3 {
 			t.Errorf("told %d times; got  %s\nwant %s", told, strings.Join(got, ", "), strings.Join(want, ", "))
 		}
+		// Behind the 202: a read, and the writes that the runtime does not make.
+		costtest.Rows(t)["what follows the 202, less what the runtime and the nodes do"].Check(t, "publishing",
+			costtest.Times{"for each second in which something is announced": told - 1}, 1, len(want)-4-1-2+told-1, 0)
 		f.Reset()
 		if _, err := n.Status(t.Context(), first); err != nil || len(f.Calls()) != 1 {
 			t.Errorf("a poll made %v, %v", f.Calls(), err)

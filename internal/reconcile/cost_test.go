@@ -10,6 +10,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/meter"
 	"github.com/scafo/scafo/internal/cost"
+	"github.com/scafo/scafo/internal/costtest"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -28,6 +29,12 @@ func idle(t *testing.T, apps int) (passes int64, counts meter.Counts, last int64
 		time.Sleep(10 * time.Minute)
 		counts, passes = n.meter.Counts().Since(before), n.loop.Status().Passes-began
 		last = n.loop.Status().Requests
+		rested := n.meter.Counts()
+		if _, err := n.loop.State(t.Context()); err != nil {
+			t.Error(err)
+		}
+		asked := n.meter.Counts().Since(rested)
+		costtest.Rows(t)["GET /v1/state"].Check(t, "state", nil, int(asked.Total(meter.Get)), int(asked.Total()-asked.Total(meter.Get)), 0)
 	})
 	return passes, counts, last
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/fault"
 	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/costtest"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -254,6 +255,17 @@ func TestRequestsOfEachOperation(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
+	// What grows with the number of keys is what the reference says.
+	rows := costtest.Rows(t)
+	rows["GET /v1/storage/list"].Check(t, "list many", costtest.Times{"for each 1,000 keys beneath": 3}, 0, 0, 3)
+	b.Reset()
+	if err := s.Delete(t.Context(), key(t, "big")); err != nil {
+		t.Fatal(err)
+	}
+	n := b.Counts()
+	rows["DELETE /v1/storage/objects/**"].Check(t, "delete many", costtest.Times{
+		"for each key beneath": 2500, "for each value": 2500, "for each 1,000 keys beneath": 3,
+	}, n[fault.Get], n[fault.Replace], n[fault.List])
 }
 
 // A store that is away never reads as a key that is not there.
