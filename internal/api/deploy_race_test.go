@@ -110,11 +110,13 @@ func deployOf(application, by, artifact string) *http.Request {
 const emptyHeader = "e30"
 
 // deployBeside sends deploys of an application to both nodes, each at some moment of the
-// call that is sent beside them, and returns their answers once all are answered.
-func (c *contest) deployBeside(application, body string, within time.Duration, beside at) (statuses []int, codes []scafo.Code) {
+// call that is sent beside them, and returns their statuses once all are answered: they
+// are taken in, or refused with a code.
+func (c *contest) deployBeside(application, body string, within time.Duration, beside at, refused scafo.Code) (statuses []int) {
 	c.t.Helper()
 	const each = 2
-	statuses, codes = make([]int, each*len(c.nodes)), make([]scafo.Code, each*len(c.nodes))
+	statuses = make([]int, each*len(c.nodes))
+	codes := make([]scafo.Code, len(statuses))
 	var wg sync.WaitGroup
 	for i := range statuses {
 		r := deployOf(application, "admin", body)
@@ -138,7 +140,13 @@ func (c *contest) deployBeside(application, body string, within time.Duration, b
 		}
 	}
 	wg.Wait()
-	return statuses, codes
+	c.wantStatuses(statuses, 202, 409)
+	for i, code := range codes {
+		if statuses[i] == 409 && code != refused {
+			c.t.Errorf("refused with %s", code)
+		}
+	}
+	return statuses
 }
 
 // Deploys and a freeze at once: whoever came before it is published in full, whoever came
@@ -147,13 +155,7 @@ func TestRaceOfADeployWithAFreeze(t *testing.T) {
 	body := artifact(t)
 	sides := map[bool]int{}
 	raceOfDeletions(t, withDeploys, func(c *contest) {
-		statuses, codes := c.deployBeside("fresh", body, 60*time.Millisecond, at{"POST", "/v1/fleet/freeze", "admin", ""})
-		c.wantStatuses(statuses, 202, 409)
-		for i, code := range codes {
-			if statuses[i] == 409 && code != scafo.CodeDeploysFrozen {
-				c.t.Errorf("refused with %s", code)
-			}
-		}
+		statuses := c.deployBeside("fresh", body, 60*time.Millisecond, at{"POST", "/v1/fleet/freeze", "admin", ""}, scafo.CodeDeploysFrozen)
 		time.Sleep(2 * time.Minute)
 		a, err := c.registry.Application(c.t.Context(), "fresh")
 		if count(statuses, 202) == 0 {
@@ -178,13 +180,7 @@ func TestRaceOfADeployWithABlock(t *testing.T) {
 	body := artifact(t)
 	ends := map[scafo.Code]int{}
 	raceOfDeletions(t, withDeploys, func(c *contest) {
-		statuses, codes := c.deployBeside("shop", body, 200*time.Millisecond, at{"POST", "/v1/applications/shop/block", "admin", ""})
-		c.wantStatuses(statuses, 202, 409)
-		for i, code := range codes {
-			if statuses[i] == 409 && code != scafo.CodeApplicationBlocked {
-				c.t.Errorf("refused with %s", code)
-			}
-		}
+		statuses := c.deployBeside("shop", body, 200*time.Millisecond, at{"POST", "/v1/applications/shop/block", "admin", ""}, scafo.CodeApplicationBlocked)
 		time.Sleep(2 * time.Minute)
 		all, err := c.registry.Deploys(c.t.Context(), "shop")
 		if err != nil || len(all) != count(statuses, 202) {

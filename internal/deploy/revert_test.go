@@ -14,6 +14,18 @@ import (
 	"github.com/scafo/scafo/internal/registry"
 )
 
+// serving is a node that has deployed "shop" as v1, and the faults between it and the
+// store.
+func (w *world) serving(opts ...option) (*node, *fault.Store) {
+	w.t.Helper()
+	f := fault.New(w.store)
+	n := w.start("a", append(opts, through(f))...).run()
+	if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
+		w.t.Fatalf("%+v", st)
+	}
+	return n, f
+}
+
 // A node dies at any write by which it undoes a deploy that the fleet refused, and
 // does not come back. Whoever frees what the deploy held leaves a record and a pointer
 // that agree.
@@ -23,11 +35,7 @@ func TestADeathWhileADeployIsUndone(t *testing.T) {
 		for _, kind := range []fault.Kind{fault.CrashBefore, fault.CrashAfter} {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				f := fault.New(w.store)
-				n := w.start("a", through(f)).run()
-				if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
-					t.Fatalf("%+v", st)
-				}
+				n, f := w.serving()
 				n.fleet.settle = func(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
 					f.Inject(fault.Rule{Match: func(c fault.Call) bool { return c.Op.IsWrite() }, Skip: skip, Times: 1, Kind: kind})
 					return scafo.Errorf(scafo.CodePublishFailed, "node b: it is bad")
@@ -81,11 +89,8 @@ func TestADeathWhileADeployIsUndone(t *testing.T) {
 func TestAResumedDeployThatFailsIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f, staging := fault.New(w.store), t.TempDir()
-		n := w.start("a", through(f), stagedIn(staging)).run()
-		if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
-			t.Fatalf("%+v", st)
-		}
+		staging := t.TempDir()
+		n, f := w.serving(stagedIn(staging))
 		n.fleet.settle = func(ctx context.Context, _ scafo.Application, _ int64, _ string, _ func(string, []scafo.DeployNode)) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -122,12 +127,8 @@ func TestAResumedDeployThatFailsIsUndone(t *testing.T) {
 func TestADeployThatCouldNotBeUndoneIsUndoneLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f := fault.New(w.store)
-		n := w.start("a", through(f)).run()
+		n, f := w.serving()
 		defer n.stop()
-		if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
-			t.Fatalf("%+v", st)
-		}
 		var away *fault.Armed
 		n.fleet.settle = func(context.Context, scafo.Application, int64, string, func(string, []scafo.DeployNode)) error {
 			away = f.Inject(fault.Rule{Match: func(c fault.Call) bool { return c.Op.IsWrite() && c.Key == registry.ApplicationKey("shop") }, Kind: fault.Unavailable})
@@ -157,12 +158,8 @@ func TestADeployThatCouldNotBeUndoneIsUndoneLater(t *testing.T) {
 func TestALateRecordOfADeployThatWasUndoneIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f := fault.New(w.store)
-		n := w.start("a", through(f)).run()
+		n, f := w.serving()
 		defer n.stop()
-		if st := n.deploy("shop", "v1"); st.State != scafo.DeployDeployed {
-			t.Fatalf("%+v", st)
-		}
 		etag := func() string {
 			o, err := w.store.Get(context.Background(), registry.ApplicationKey("shop"))
 			if err != nil {
