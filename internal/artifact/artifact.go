@@ -55,7 +55,10 @@ func Receive(ctx context.Context, dst io.Writer, body io.Reader, l Limits) (Rece
 	var size int64
 	for {
 		n, readErr := body.Read(buf)
-		if err := ctx.Err(); err != nil {
+		// Whose body is cut is gone, and the context of a request ends with its caller: what
+		// the read says is the better reason.
+		cut := readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, os.ErrDeadlineExceeded)
+		if err := ctx.Err(); err != nil && !cut {
 			return Received{}, err
 		}
 		size += int64(n)
@@ -71,10 +74,9 @@ func Receive(ctx context.Context, dst io.Writer, body io.Reader, l Limits) (Rece
 		switch {
 		case readErr == nil:
 			continue
-		case !errors.Is(readErr, io.EOF):
-			if errors.Is(readErr, os.ErrDeadlineExceeded) {
-				return Received{}, context.DeadlineExceeded
-			}
+		case errors.Is(readErr, os.ErrDeadlineExceeded):
+			return Received{}, context.DeadlineExceeded
+		case cut:
 			return Received{}, scafo.Wrap(readErr, scafo.CodeInvalidInput, "the request body ended before it was whole")
 		case size == 0:
 			return Received{}, scafo.Malformed("the request has no body: it is to be the artifact")

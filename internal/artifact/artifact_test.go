@@ -60,14 +60,16 @@ func TestReceiveFailures(t *testing.T) {
 		code scafo.Code
 		is   error
 	}{
-		"no byte":       {t.Context(), io.Discard, strings.NewReader(""), wide, scafo.CodeInvalidInput, nil},
-		"cut off":       {t.Context(), io.Discard, io.MultiReader(strings.NewReader("a"), iotest.ErrReader(io.ErrUnexpectedEOF)), wide, scafo.CodeInvalidInput, io.ErrUnexpectedEOF},
-		"late":          {t.Context(), io.Discard, iotest.ErrReader(os.ErrDeadlineExceeded), wide, scafo.CodeInternal, context.DeadlineExceeded},
-		"ended":         {ended, io.Discard, strings.NewReader("a"), wide, scafo.CodeInternal, context.Canceled},
-		"full disk":     {t.Context(), failingWriter{full}, strings.NewReader("a"), wide, scafo.CodeDeployOverloaded, syscall.ENOSPC},
-		"full quota":    {t.Context(), failingWriter{syscall.EDQUOT}, strings.NewReader("a"), wide, scafo.CodeDeployOverloaded, syscall.EDQUOT},
-		"broken disk":   {t.Context(), failingWriter{syscall.EIO}, strings.NewReader("a"), wide, scafo.CodeInternal, syscall.EIO},
-		"nothing taken": {t.Context(), io.Discard, strings.NewReader("a"), Limits{Bytes: 9, Take: func(int64) error { return overloaded }}, scafo.CodeDeployOverloaded, overloaded},
+		"no byte":                  {t.Context(), io.Discard, strings.NewReader(""), wide, scafo.CodeInvalidInput, nil},
+		"cut off":                  {t.Context(), io.Discard, io.MultiReader(strings.NewReader("a"), iotest.ErrReader(io.ErrUnexpectedEOF)), wide, scafo.CodeInvalidInput, io.ErrUnexpectedEOF},
+		"cut by a caller who left": {ended, io.Discard, iotest.ErrReader(io.ErrUnexpectedEOF), wide, scafo.CodeInvalidInput, io.ErrUnexpectedEOF},
+		"ended, and late":          {ended, io.Discard, iotest.ErrReader(os.ErrDeadlineExceeded), wide, scafo.CodeInternal, context.Canceled},
+		"late":                     {t.Context(), io.Discard, iotest.ErrReader(os.ErrDeadlineExceeded), wide, scafo.CodeInternal, context.DeadlineExceeded},
+		"ended":                    {ended, io.Discard, strings.NewReader("a"), wide, scafo.CodeInternal, context.Canceled},
+		"full disk":                {t.Context(), failingWriter{full}, strings.NewReader("a"), wide, scafo.CodeDeployOverloaded, syscall.ENOSPC},
+		"full quota":               {t.Context(), failingWriter{syscall.EDQUOT}, strings.NewReader("a"), wide, scafo.CodeDeployOverloaded, syscall.EDQUOT},
+		"broken disk":              {t.Context(), failingWriter{syscall.EIO}, strings.NewReader("a"), wide, scafo.CodeInternal, syscall.EIO},
+		"nothing taken":            {t.Context(), io.Discard, strings.NewReader("a"), Limits{Bytes: 9, Take: func(int64) error { return overloaded }}, scafo.CodeDeployOverloaded, overloaded},
 	} {
 		_, err := Receive(c.ctx, c.dst, c.body, c.l)
 		if scafo.CodeOf(err) != c.code || c.is != nil && !errors.Is(err, c.is) {

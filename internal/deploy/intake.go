@@ -285,6 +285,8 @@ func (s *Service) receive(ctx context.Context, body io.Reader, j *job) (artifact
 		return received, errSlow()
 	case ended && over:
 		return received, scafo.Wrap(err, scafo.CodeDeployTimeout, "the artifact did not arrive within %d seconds", int(s.c.Limits.Receive/time.Second))
+	case ended:
+		return received, scafo.Wrap(err, scafo.CodeInvalidInput, "the caller left before the artifact was whole")
 	}
 	return received, err
 }

@@ -3,6 +3,7 @@
 package problem
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -126,7 +127,7 @@ func newReference() string {
 // not see: the cause of an internal error under the document's reference, and
 // the cause of any other one where it has one. A node that is not ready says all there
 // is to say: its refusals have no cause, and are logged for debugging alone, since an
-// ingress asks it each second.
+// ingress asks it each second. So is what ended because the caller did.
 func Write(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	d := Of(err)
 	record(r, log, d, err)
@@ -150,6 +151,8 @@ func Write(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) 
 func record(r *http.Request, log *slog.Logger, d Document, err error) {
 	attrs := []any{"method", r.Method, "path", r.URL.Path, "code", string(d.Code)}
 	switch {
+	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+		log.Debug("the caller left", append(attrs, "error", err)...)
 	case d.Code == scafo.CodeInternal:
 		log.Error("request failed", append(attrs, "reference", d.Reference, "error", err)...)
 	case d.Status >= http.StatusInternalServerError && caused(err):

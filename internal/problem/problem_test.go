@@ -2,6 +2,7 @@ package problem_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -159,6 +160,25 @@ func TestWhatIsAWarning(t *testing.T) {
 	} {
 		if _, _, log := write(t, c.err); strings.Contains(log, "level=WARN") != c.warn || !strings.Contains(log, "request refused") {
 			t.Errorf("%v: %s", c.err, log)
+		}
+	}
+}
+
+// Nothing is wrong with a node that a caller leaves.
+func TestACallerWhoLeavesIsNoError(t *testing.T) {
+	for _, err := range []error{context.Canceled, scafo.Wrap(fmt.Errorf("get: %w", context.Canceled), scafo.CodeStoreUnavailable, "away")} {
+		for _, left := range []bool{true, false} {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if left {
+				cancel()
+			}
+			var log bytes.Buffer
+			problem.Write(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil),
+				slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), err)
+			if (log.Len() == 0) != left {
+				t.Errorf("%v, the caller left %v: %s", err, left, &log)
+			}
 		}
 	}
 }
