@@ -120,6 +120,8 @@ func newRoot() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.Version = scafo.Version
+	root.SetVersionTemplate("scafo {{.Version}}\n") // as `scafo version` has it
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print one JSON object")
 	root.AddCommand(
@@ -127,13 +129,49 @@ func newRoot() *cobra.Command {
 		newOperators(g), newFreeze(g), newTrust(g), newNodes(g, openConfigured), newHealth(g), newRoutes(g), newStorage(g),
 		newToken(g), newBucket(), newDoctor(g), newConfig(g), newOpenAPI(g), newVersion(g), newCompletion(root),
 	)
+	root.SetHelpCommand(newHelp(root))
 	wrapArgs(root)
 	return root
 }
 
+// newHelp is the help for a command that is named; one that there is not is a mistake.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Say what a command does", Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			if len(rest) > 0 && c.HasSubCommands() {
+				return noCommand(c, rest[0])
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+	}
+}
+
+// noCommand says that a group has no command of a name, and which it may have been.
+func noCommand(group *cobra.Command, name string) error {
+	group.SuggestionsMinimumDistance = 2
+	meant := ""
+	if near := group.SuggestionsFor(name); len(near) > 0 {
+		meant = "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usagef("%s has no command %q%s\n`%s --help` lists them", group.CommandPath(), name, meant, group.CommandPath())
+}
+
 // wrapArgs makes mistakes in a command's arguments usage errors.
 func wrapArgs(c *cobra.Command) {
-	if check := c.Args; check != nil {
+	if c.HasSubCommands() {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] != "help" {
+				return noCommand(c, args[0])
+			}
+			return nil // its own help
+		}
+	} else if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
 				return usageError{fmt.Errorf("%w\nusage: %s", err, c.UseLine())}
