@@ -45,6 +45,10 @@ var parts = []part{
 	{"ingress", "a request through scafo-caddy, against the runtime and against plain Caddy", benchIngress},
 	{"idle", "bucket requests, memory and CPU of an idle node, with 1 and with 20 applications", benchIdle},
 	{"many", "`scafo up` with twenty applications, against twenty bare workerds", benchMany},
+	{"plan", "placing 10,000 applications on 100 nodes, against bare rendezvous scoring", benchPlan},
+	{"pass", "a pass over 10,000 applications when one changed, against planning alone", benchPass},
+	{"follower", "a deploy through a follower of three nodes, against one node", benchFollower},
+	{"lost", "a machine is killed: takeover against the lease's TTL, applications elsewhere against the bound", benchLost},
 	{"upload", "the memory that a 100 MB artifact takes", benchUpload},
 }
 
@@ -59,8 +63,9 @@ type bench struct {
 	rounds  int
 	verbose bool
 
-	part string
-	rows []row
+	part  string
+	rows  []row
+	crews int // that were made
 }
 
 func main() {
