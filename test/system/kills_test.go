@@ -436,10 +436,18 @@ func listeners(first, last int) (out []int, err error) {
 // acknowledged is lost, and nothing is left over.
 func TestKills(t *testing.T) { killing(t, killsInCI) }
 
-// A thousand of them.
+// A thousand of them, or as many as SCAFO_KILLS says.
 func TestTortureKills(t *testing.T) {
 	if os.Getenv("SCAFO_TORTURE") == "" {
 		t.Skip("make torture runs this")
 	}
-	killing(t, killsOfAll)
+	kills := killsOfAll
+	if s := os.Getenv("SCAFO_KILLS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			t.Fatalf("SCAFO_KILLS is %q, which is no number of kills", s)
+		}
+		kills = n
+	}
+	killing(t, kills)
 }

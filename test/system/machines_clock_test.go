@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,12 +62,25 @@ func clockProgram(t *testing.T) string {
 
 func (w *world) clockFile(m *machine) string { return filepath.Join(w.state, "clock-"+m.id) }
 
-// setClock moves the time of day of a machine's node, by so much from the true one.
+// setClock moves the time of day of a machine's node, by so much from the true one, and
+// waits until the node tells that time.
 func (w *world) setClock(m *machine, by time.Duration) {
 	w.t.Helper()
 	if err := os.WriteFile(w.clockFile(m), fmt.Appendf(nil, "%d", int64(by/time.Second)), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
+	eventually(w.t, m.id+" tells another time", func() error {
+		res, err := w.requestClient.Get("http://" + m.api + "/")
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		at, err := http.ParseTime(res.Header.Get("Date"))
+		if err == nil && (time.Until(at)-by).Abs() > 5*time.Second {
+			err = fmt.Errorf("it is %s there", at)
+		}
+		return err
+	})
 }
 
 // clockTroubles need the program of clockProgram.

@@ -3,12 +3,13 @@
 package system
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -141,10 +142,17 @@ var troubles = []trouble{
 		name: "a disk is full", lasts: 20 * time.Second, whole: 30 * time.Second,
 		cause: func(w *world) func() {
 			m := w.home("single")
-			ballast := filepath.Join(m.state, "ballast")
+			ballast, more := filepath.Join(m.state, "ballast"), filepath.Join(m.state, "more")
 			_ = os.WriteFile(ballast, make([]byte, 256<<20), 0o600) // as far as it goes
-			w.t.Logf("the disk is full: a deploy through it says: %v", w.tryDeploy(m))
-			return func() { _ = os.Remove(ballast) }
+			if err := os.WriteFile(more, make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+				w.t.Fatalf("the disk is not full: %v", err)
+			}
+			// It takes no deploys, and says why.
+			_, errs, err := w.scafo("deploy", w.plainProject("single", "full"), "--no-wait", "--node", "http://"+m.api)
+			if err == nil || !contains(errs, "staging directory is full") {
+				w.t.Errorf("the disk is full, and a deploy through it says: %v %s", err, errs)
+			}
+			return func() { _, _ = os.Remove(ballast), os.Remove(more) }
 		},
 		may: map[string]limits{"counter": {-1, objectsToo}},
 	},
@@ -153,28 +161,27 @@ var troubles = []trouble{
 		cause: func(w *world) func() {
 			m := w.coordinator()
 			var was unix.Rlimit
-			open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", m.Process.Pid))
-			if err == nil {
-				err = unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, nil, &was)
-			}
-			if err == nil {
-				err = unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open)), Max: was.Max}, nil)
-			}
-			if err != nil {
+			if err := unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
 				w.t.Fatal(err)
+			}
+			none := unix.Rlimit{Max: was.Max} // what is open stays so
+			for err := error(nil); err == nil; {
+				if _, err = os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", m.Process.Pid, none.Cur)); err == nil {
+					none.Cur++
+				}
+			}
+			if err := unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, &none, nil); err != nil {
+				w.t.Fatal(err)
+			}
+			// It takes no connection any more beside those that it has.
+			other := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+			if res, err := other.Get("http://" + m.api + "/"); err == nil {
+				res.Body.Close()
+				w.t.Errorf("%s is short of file descriptors and answers on a new connection", m.id)
 			}
 			return func() { _ = unix.Prlimit(m.Process.Pid, unix.RLIMIT_NOFILE, &was, nil) }
 		},
 	},
-}
-
-// tryDeploy deploys through one machine and says in a line what became of it.
-func (w *world) tryDeploy(m *machine) string {
-	_, errs, err := w.scafo("deploy", w.plainProject("single", "full"), "--node", "http://"+m.api)
-	if err == nil {
-		return "deployed"
-	}
-	return strings.Join(strings.Fields(errs), " ")
 }
 
 func (w *world) plainProject(name, word string) string {
