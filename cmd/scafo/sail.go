@@ -41,7 +41,7 @@ func newSail() *cobra.Command {
 
 // sail locks the state directory and runs the node.
 func sail(ctx context.Context, l *config.Loaded, log *slog.Logger, o node.Options) error {
-	lock, err := node.LockState(l.Node.State)
+	lock, err := node.LockState(ctx, l.Node.State)
 	if err != nil {
 		return err
 	}

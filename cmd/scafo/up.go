@@ -110,7 +110,7 @@ func (u *upRun) run(ctx context.Context) (err error) {
 		}
 		probe.Close()
 	}
-	lock, err := node.LockState(u.c.Node.State)
+	lock, err := node.LockState(ctx, u.c.Node.State)
 	if err != nil {
 		return err
 	}

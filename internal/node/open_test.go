@@ -2,11 +2,14 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/scafo/scafo/internal/config"
 )
@@ -40,19 +43,32 @@ func TestTheNodesKeyFile(t *testing.T) {
 // Two nodes never share a state directory; the lock of one that is gone is free.
 func TestTheStateDirectoryIsOneNodes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	l, err := LockState(dir)
+	l, err := LockState(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockState(dir); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "another node") {
+	soon, cancel := context.WithTimeout(t.Context(), 3*lockRetry)
+	defer cancel()
+	if _, err := LockState(soon, dir); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "another node") {
 		t.Errorf("a second node: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := LockState(dir)
+	again, err := LockState(t.Context(), dir)
 	if err != nil {
 		t.Fatalf("after the first has ended: %v", err)
 	}
+	// What the killed node was about to start has the lock still, and not for long.
+	dup, err := syscall.Dup(int(again.f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
 	again.Close()
+	time.AfterFunc(3*lockRetry, func() { _ = syscall.Close(dup) })
+	third, err := LockState(t.Context(), dir)
+	if err != nil {
+		t.Fatalf("after what the second had begun to start: %v", err)
+	}
+	third.Close()
 }

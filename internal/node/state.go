@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Names in the state directory.
@@ -27,8 +29,16 @@ const (
 // process lives: the kernel frees it, also after a kill -9.
 type StateLock struct{ f *os.File }
 
-// LockState makes the state directory and takes its lock.
-func LockState(dir string) (*StateLock, error) {
+// What a killed node was about to start has its lock for the moment between fork and
+// exec, and so does a node that is dying, until the kernel is through with it.
+const (
+	lockPatience = 2 * time.Second
+	lockRetry    = 10 * time.Millisecond
+)
+
+// LockState makes the state directory and takes its lock. A node that has just been
+// killed may keep it for a moment: it is tried for two seconds, or until the context ends.
+func LockState(ctx context.Context, dir string) (*StateLock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the state directory: %w", err)
 	}
@@ -36,7 +46,7 @@ func LockState(dir string) (*StateLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the state directory: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lock(ctx, f); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("the state directory %s is used by another node that runs on this machine", dir)
@@ -44,6 +54,25 @@ func LockState(dir string) (*StateLock, error) {
 		return nil, fmt.Errorf("the state directory %s cannot be locked: %w", dir, err)
 	}
 	return &StateLock{f}, nil
+}
+
+// lock tries until the file is locked, or its time is over.
+func lock(ctx context.Context, f *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	retry := time.NewTicker(lockRetry)
+	defer retry.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // Close frees the lock.
