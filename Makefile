@@ -80,11 +80,12 @@ test-browser: setup build $(PLAYWRIGHT)
 $(PLAYWRIGHT):
 	npm install --prefix $(dir $@) --ignore-scripts --no-audit --no-fund --no-save playwright-core@$(PLAYWRIGHT_VERSION)
 
-## sim: fleets in virtual time, SEEDS of them, and mistakes that they have to catch
+## sim: fleets in virtual time, SEEDS of them, TWICE of them again, and mistakes that they catch
 SEEDS ?= 500
+TWICE ?= 20
 BROKEN_SEEDS ?= 200
 sim:
-	$(GOTEST) -timeout 0 -count 1 -v ./internal/sim -run TestFleet -seeds $(SEEDS)
+	$(GOTEST) -timeout 0 -count 1 -v ./internal/sim -run 'TestFleet|TestTheSameSeedIsTheSameRun' -seeds $(SEEDS) -twice $(TWICE)
 	$(GOTEST) -timeout 0 -count 1 -v -tags broken ./internal/sim -run TestBrokenVariants -broken-seeds $(BROKEN_SEEDS) $(SIMARGS)
 
 ## torture: what takes too long for every run: 1,000 histories, 10,000 simulated fleets, 1,000 kills, and whatever machines do

@@ -106,9 +106,11 @@ const (
 	// at by one that waits for it; deploys of this node wake each other.
 	slotPoll = 500 * time.Millisecond
 	// keepAlive is how often the record of a deploy that is carried out is written
-	// at least, and reportPause what lies between two reports at least.
+	// at least, and reportPause what lies between two reports at least: less than the
+	// second in which the silence of nodes is measured, so that the report of one change
+	// does not meet the next.
 	keepAlive   = 30 * time.Second
-	reportPause = time.Second
+	reportPause = 900 * time.Millisecond
 	// revertTime bounds putting back what was before a failed deploy.
 	revertTime = 60 * time.Second
 	// The pauses between the tries to record how a deploy ended.

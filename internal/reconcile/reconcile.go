@@ -138,6 +138,7 @@ func (l *Loop) Run(ctx context.Context) error {
 				continue
 			}
 		}
+		l.covers(processes)
 		began := time.Now()
 		l.pass(ctx)
 		// A pass of a large fleet takes a while, and whatever comes in bursts (a hundred
@@ -147,6 +148,18 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		timer.Reset(time.Until(l.next()))
+	}
+}
+
+// covers takes the signals that have come until now, since the pass that is about to
+// begin sees whatever they tell of: several at once are one pass, whichever the loop
+// happened to hear first.
+func (l *Loop) covers(processes <-chan struct{}) {
+	for _, c := range []<-chan struct{}{l.wake, processes, l.c.Lease.Changed()} {
+		select {
+		case <-c:
+		default:
+		}
 	}
 }
 

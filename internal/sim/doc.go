@@ -43,8 +43,7 @@
 // which happen at once may draw in any order. Times are whole nanoseconds out of
 // ranges, so that two things hardly ever happen at the very same moment; those that do
 // run in the order in which they became ready, since a run has one thread that nothing
-// interrupts. Runs are spread over the cores as processes (worker_test.go). Go leaves
-// to chance which of several ready cases a select takes, and the order of timers of
-// one moment: where a trace differs between two runs of a seed, it is that, and
-// TestTheSameSeedIsTheSameRun looks for it.
+// interrupts. Runs are spread over the cores as processes (worker_test.go), whose Go
+// leaves nothing to chance where seeds were asked for (exact_test.go).
+// TestTheSameSeedIsTheSameRun holds it to that.
 package sim

@@ -14,12 +14,16 @@ import (
 
 var (
 	seedFlag  = flag.Int64("seed", -1, "run this seed alone")
-	seedsFlag = flag.Int("seeds", 30, "how many seeds to run")
+	seedsFlag = flag.Int("seeds", plainSeeds, "how many seeds to run")
 	fromFlag  = flag.Uint64("from", 0, "the first of them")
-	twiceFlag = flag.Uint64("twice", 2, "how many seeds to run twice, to see that they do the same")
+	twiceFlag = flag.Int("twice", 0, "how many seeds to run twice, to see that they do the same")
+	exactFlag = flag.Bool("exact", false, "run the seeds of the plain suite in a worker that repeats itself too")
 	showFlag  = flag.Bool("show", false, "print the whole trace of the seed, also when all is well")
 	callsFlag = flag.Bool("calls", false, "have the trace name each call of the store as it is sent")
 )
+
+// plainSeeds is how many seeds run in the plain suite.
+const plainSeeds = 30
 
 // result is what came of a run.
 type result struct {
@@ -80,14 +84,46 @@ func TestFleet(t *testing.T) {
 	t.Logf("%d seeds in %s", done, time.Since(begun).Round(time.Second))
 }
 
-// TestTheSameSeedIsTheSameRun runs seeds twice.
+// TestTheSameSeedIsTheSameRun runs seeds twice: every line of their traces is the same.
 func TestTheSameSeedIsTheSameRun(t *testing.T) {
-	for seed := range *twiceFlag {
-		first, second := digests(t, seed), digests(t, seed)
-		if !slices.Equal(first, second) {
-			t.Errorf("seed %d: two runs differ, first here:\n%s", seed, difference(first, second))
+	if *twiceFlag == 0 {
+		t.Skip("make sim runs it: it builds a program of its own")
+	}
+	first, second := hashes(t), hashes(t)
+	for seed := *fromFlag; seed < *fromFlag+uint64(*twiceFlag); seed++ { //nolint:gosec // a count
+		if first[seed] != second[seed] || first[seed] == "" {
+			t.Errorf("seed %d: two runs differ%s", seed, parting(t, seed))
 		}
 	}
+}
+
+// hashes are those of the traces of the seeds that are run twice.
+func hashes(t *testing.T) map[uint64]string {
+	t.Helper()
+	_, verdicts, err := fleets(t.Context(), job{From: *fromFlag, Seeds: *twiceFlag, Hash: true, Failures: *twiceFlag})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[uint64]string{}
+	for _, v := range verdicts {
+		out[v.Seed] = v.Hash
+	}
+	return out
+}
+
+// replays is how often a seed is run to show where its runs part.
+const replays = 8
+
+// parting is where two runs of a seed part, if they do so again.
+func parting(t *testing.T, seed uint64) string {
+	t.Helper()
+	first := digests(t, seed)
+	for range replays {
+		if other := digests(t, seed); !slices.Equal(first, other) {
+			return ", here:\n" + difference(first, other)
+		}
+	}
+	return ", and many more do not"
 }
 
 // digests is the trace of a seed that a worker ran.

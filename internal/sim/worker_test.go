@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,6 +28,7 @@ type job struct {
 	Seeds    int
 	Failures int    // after how many failures to stop
 	Show     bool   // report every seed with its whole trace
+	Hash     bool   // say of every seed what its trace comes to
 	Mistake  string // what the process is to do wrong, see broken_test.go
 }
 
@@ -34,6 +37,7 @@ type verdict struct {
 	Seed      uint64
 	Violation string // empty when all is well
 	Report    string // the trace, where there is something to report
+	Hash      string // of the trace, where the job asks for it
 }
 
 // chunkAtMost bounds a worker's job: a fleet that spins without its time going on never
@@ -72,7 +76,7 @@ func fleets(ctx context.Context, j job) (done int, reports []verdict, err error)
 					if v.Violation != "" {
 						failures++
 					}
-					if v.Report != "" {
+					if v.Report != "" || v.Hash != "" {
 						reports = append(reports, v)
 					}
 				})
@@ -92,7 +96,7 @@ func fleets(ctx context.Context, j job) (done int, reports []verdict, err error)
 
 // hand has a process run a job.
 func hand(ctx context.Context, j job, each func(verdict)) error {
-	exe, err := os.Executable()
+	exe, err := worker()
 	if err != nil {
 		return err
 	}
@@ -100,7 +104,11 @@ func hand(ctx context.Context, j job, each func(verdict)) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, exe, "-test.run=^TestWorker$", "-test.timeout="+chunkAtMost.String(), fmt.Sprint("-calls=", *callsFlag)) //nolint:gosec // itself
+	ctx, cancel := context.WithTimeout(ctx, chunkAtMost)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe, "-test.run=^TestWorker$", "-test.timeout=0", fmt.Sprint("-calls=", *callsFlag)) //nolint:gosec // itself
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }                                             // it says where it is
+	cmd.WaitDelay = 10 * time.Second
 	verdicts, theirs, err := os.Pipe()
 	if err != nil {
 		return err
@@ -109,7 +117,7 @@ func hand(ctx context.Context, j job, each func(verdict)) error {
 	defer theirs.Close()
 	cmd.ExtraFiles = []*os.File{theirs}
 	// Nothing interrupts a goroutine but itself: else the order would be chance.
-	cmd.Env = append(os.Environ(), workerEnv+"="+string(body), "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1", "SCAFO_MISTAKE="+j.Mistake)
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(body), "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1", "TMPDIR="+workerDir, "SCAFO_MISTAKE="+j.Mistake)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
@@ -147,9 +155,12 @@ func TestWorker(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &j); err != nil {
 		t.Fatal(err)
 	}
-	debug.SetGCPercent(workerGC)
+	// Memory is tidied up between runs alone: during one, it would be chance where.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(memoryAtMost)
 	out := json.NewEncoder(os.NewFile(verdictsFD, "verdicts"))
 	for seed := j.From; seed < j.From+uint64(j.Seeds) && j.Failures > 0; seed++ { //nolint:gosec // a count
+		tidy()
 		r := simulate(t, seed, usual())
 		v := verdict{Seed: seed, Violation: r.violation}
 		switch {
@@ -157,6 +168,9 @@ func TestWorker(t *testing.T) {
 			v.Report = strings.Join(r.trace.text(0), "\n")
 		case r.violation != "":
 			v.Report = strings.Join(r.trace.text(lastLines), "\n")
+		}
+		if j.Hash {
+			v.Hash = fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(r.trace.text(0), "\n"))))
 		}
 		if r.violation != "" {
 			j.Failures--
@@ -167,5 +181,18 @@ func TestWorker(t *testing.T) {
 	}
 }
 
-// workerGC trades memory of a worker for time: a run is short, and leaves little.
-const workerGC = 400
+const (
+	// tidyAt is how much memory a worker may hold before a run. A run leaves tens of
+	// megabytes.
+	tidyAt = 192 << 20
+	// memoryAtMost is where Go tidies up in the middle of a run after all.
+	memoryAtMost = 1 << 30
+)
+
+// tidy frees what earlier runs left.
+func tidy() {
+	var m runtime.MemStats
+	if runtime.ReadMemStats(&m); m.HeapAlloc > tidyAt {
+		runtime.GC()
+	}
+}
