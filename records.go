@@ -168,6 +168,9 @@ type Exit struct {
 	Code   int       `json:"code"`
 	Signal string    `json:"signal,omitempty"`
 	At     time.Time `json:"at"`
+	// Version is the one that was wanted when the process was started: how it ended
+	// says nothing of any other. Empty where nobody knows.
+	Version string `json:"version,omitempty"`
 }
 
 // Replicas is how many nodes serve an application: a number of at least 1, or

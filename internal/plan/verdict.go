@@ -173,10 +173,12 @@ func (s Settling) judge(id string, t Truth) (scafo.DeployNode, standing) {
 const exitStartup = 1
 
 // crashedOn is whether the process waits for its next start after it could not
-// start onto the version.
+// start onto the version. The exit of a process that was started before the version
+// was wanted is not held against it.
 func crashedOn(p *scafo.ProcessStatus, version string) bool {
 	return p.State == scafo.ProcessBackoff && p.Wanted == version &&
-		p.LastExit != nil && p.LastExit.Signal == "" && p.LastExit.Code == exitStartup
+		p.LastExit != nil && p.LastExit.Signal == "" && p.LastExit.Code == exitStartup &&
+		(p.LastExit.Version == version || p.LastExit.Version == "")
 }
 
 // sentence is what a runtime said before it ended: the last line that calls itself

@@ -155,6 +155,8 @@ func TestVerdict(t *testing.T) {
 		{name: "it refused another version", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("ready", "v2", func(p *scafo.ProcessStatus) { p.Refused = &scafo.Refusal{Version: "v0"} })}, want: Deployed},
 		{name: "it cannot start onto it", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("backoff", "", crashes(1, ""))}, want: Failed, node: "a", detail: "Error: boom"},
 		{name: "it crashed on the version before", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("backoff", "", crashes(1, ""), func(p *scafo.ProcessStatus) { p.Wanted = "v1" })}, want: Waiting},
+		{name: "what was started for the version before crashed", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("backoff", "", crashes(1, ""), func(p *scafo.ProcessStatus) { p.LastExit.Version = "v1" })}, want: Waiting},
+		{name: "what was started for it crashed", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("backoff", "", crashes(1, ""), func(p *scafo.ProcessStatus) { p.LastExit.Version = "v2" })}, want: Failed, node: "a", detail: "Error: boom"},
 		{name: "it lost its lease", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("backoff", "", crashes(3, ""))}, want: Waiting},
 		{name: "it was killed", app: shop, pl: pl(5, "a"), truths: map[string]Truth{"a": proc("backoff", "", crashes(0, "killed"))}, want: Waiting},
 		{name: "silent for 9 s", app: shop, pl: pl(5, "a", "b"), truths: map[string]Truth{"a": proc("ready", "v2"), "b": {Live: true, Silent: 9 * time.Second}}, want: Waiting},

@@ -317,7 +317,7 @@ func (w *world) crash(d dice, m *machine) {
 		return
 	}
 	if p := m.procs[pick(d, uids)]; p.alive() && p.state != scafo.ProcessDraining && !p.forgotten {
-		p.exit = &scafo.Exit{Signal: "killed"}
+		p.exit = &scafo.Exit{Signal: "killed", Version: p.begunFor}
 		m.backOff(p)
 		m.changed()
 	}

@@ -43,6 +43,7 @@ type proc struct {
 	port      int
 	state     scafo.ProcessState
 	wanted    string // the version that its daemon asked for
+	begunFor  string // the same when it was started
 	serves    string
 	refused   *scafo.Refusal
 	exit      *scafo.Exit
@@ -108,12 +109,12 @@ func (m *machine) start(w supervise.Want) {
 
 // run lets a process begin. The caller holds mu.
 func (m *machine) run(p *proc) {
-	p.state, p.serves = scafo.ProcessStarting, ""
+	p.state, p.serves, p.begunFor = scafo.ProcessStarting, "", p.wanted
 	m.w.trace.say(m.id, "%s starts, pid %d, for %s", p.app, p.pid, p.wanted)
 	m.after(p, m.dice("start", p).between(quickStart, slowStart), func() {
 		version := m.w.pointer(p.app, p.uid)
 		if version == "" || strings.HasPrefix(version, badVersion) {
-			p.exit = &scafo.Exit{Code: 1}
+			p.exit = &scafo.Exit{Code: 1, Version: p.begunFor}
 			m.backOff(p)
 			return
 		}

@@ -121,7 +121,7 @@ func (s *Supervisor) adoptForgotten(uid string, leader *handle) *process {
 	p := newProcess(s, application, uid)
 	c := p.found(leader)
 	p.own(c)
-	p.apply(event{kind: evAdopted, at: c.startedAt})
+	p.apply(event{kind: evAdopted, at: c.startedAt, version: c.version})
 	s.addLocked(p)
 	return p
 }

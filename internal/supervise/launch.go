@@ -33,7 +33,7 @@ func (p *process) launch(ctx context.Context, before pair, m machine) event {
 		return event{kind: evStartFailed, err: err}
 	}
 	if c.adopted {
-		return event{kind: evAdopted, child: c, at: c.startedAt}
+		return event{kind: evAdopted, child: c, at: c.startedAt, version: c.version}
 	}
 	return event{kind: evStarted, child: c}
 }
@@ -68,7 +68,7 @@ func (p *process) start(ctx context.Context, before pair, m machine) (*child, er
 	r := record{
 		Application: p.app, UID: p.uid, BootID: bootID(), StartedAt: time.Now().UTC(),
 		Listen: addr.public.String(), Internal: addr.internal.String(), Celld: version,
-		Restarts: m.restarts, Crashes: m.crashes,
+		Version: m.startedFor, Restarts: m.restarts, Crashes: m.crashes,
 	}
 	if err := writeRecord(p.dir, r); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (p *process) found(h *handle) *child {
 }
 
 func (p *process) adopt(r record, h *handle) *child {
-	c := &child{handle: h, addr: r.addresses(), celld: r.Celld, startedAt: r.StartedAt, adopted: true}
+	c := &child{handle: h, addr: r.addresses(), celld: r.Celld, startedAt: r.StartedAt, version: r.Version, adopted: true}
 	p.s.ports.keep(p.uid, c.addr)
 	return c
 }

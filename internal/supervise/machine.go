@@ -57,7 +57,7 @@ const (
 type event struct {
 	kind    eventKind
 	wanted  bool
-	version string // evWant: the wanted one; evState: the served one
+	version string // evWant: the wanted one; evState: the served one; evAdopted: the one it was started for
 	within  time.Duration
 	health  health
 	err     error
@@ -122,6 +122,9 @@ type machine struct {
 	crashes  int // in a row, for the back-off
 	restarts int
 	lastExit *scafo.Exit
+	// startedFor is the version that was wanted when the process was started; empty
+	// where nobody knows.
+	startedFor string
 
 	deployment string // what it serves, as it said itself
 	refused    *scafo.Refusal
@@ -153,6 +156,7 @@ func step(p Policy, m machine, e event, now time.Time) (machine, []action) {
 	case evStartFailed:
 		s.startFailed()
 	case evAdopted:
+		s.m.startedFor = e.version
 		s.started(e.at)
 	case evLost:
 		s.exited(e.exit)
@@ -199,8 +203,9 @@ func (s *stepper) want(wanted bool, version string) {
 	case s.m.phase == phaseIdle || s.m.phase == phaseEnded:
 		s.waitUntil(s.now)
 	case !news:
-	case s.m.phase == phaseWaiting && !first && !s.fenced():
-		// Another version is another chance. What a new daemon is told first is none.
+	case s.m.phase == phaseWaiting && (!first || s.endedOnAnother()) && !s.fenced():
+		// Another version is another chance. What a new daemon is told first is one only
+		// where the last process is known to have been started for another.
 		s.m.crashes = 0
 		s.waitUntil(s.now)
 	case s.up() && s.m.deployment != version:
@@ -215,6 +220,13 @@ func (s *stepper) up() bool { return s.m.phase == phaseReady || s.m.phase == pha
 // nothing may bring the next start forward.
 func (s *stepper) fenced() bool {
 	return s.m.lastExit != nil && exit{Exit: *s.m.lastExit}.fenced()
+}
+
+// endedOnAnother reports whether the last process is known to have been started for
+// another version than the wanted one.
+func (s *stepper) endedOnAnother() bool {
+	x := s.m.lastExit
+	return x != nil && x.Version != "" && x.Version != s.m.version
 }
 
 // stop ends the process within that time; 0 kills it at once.
@@ -276,6 +288,7 @@ func (s *stepper) startFailed() {
 
 func (s *stepper) exited(x exit) {
 	at := x.Exit
+	at.Version = s.m.startedFor
 	s.m.lastExit = &at
 	wasUp := !s.m.upAt.IsZero() && s.now.Sub(s.m.startedAt) >= s.p.Stable
 	asked := s.m.phase == phaseStopping && !x.fenced()
@@ -490,6 +503,7 @@ func (s *stepper) due() {
 	case phaseWaiting:
 		if s.m.known && s.m.wanted && reached(s.m.notBefore) {
 			s.enter(phaseLaunch)
+			s.m.startedFor = s.m.version
 			s.act(doStart)
 		}
 	case phaseStopping:

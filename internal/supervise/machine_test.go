@@ -289,6 +289,56 @@ func TestANewVersionEndsABackoff(t *testing.T) {
 	p.expect("a question", p.after(0, event{kind: evReloadAsked}), doStart)
 }
 
+// How a process ended says nothing of a version that was wanted only later.
+func TestAnExitIsOfTheVersionItsProcessWasStartedFor(t *testing.T) {
+	of := func(p *play) string {
+		t.Helper()
+		if p.m.lastExit == nil {
+			t.Fatal("no exit")
+		}
+		return p.m.lastExit.Version
+	}
+	p := newPlay(t)
+	p.expect("want", p.after(0, wanted(v1)), doStart)
+	p.after(0, event{kind: evStarted})
+	p.after(0, wanted(v2)) // while it starts
+	p.after(0, exited(1))
+	if got := of(p); got != v1 {
+		t.Errorf("the exit is of %q", got)
+	}
+	p.restart()
+	p.after(0, exited(1))
+	if got := of(p); got != v2 {
+		t.Errorf("the next exit is of %q", got)
+	}
+
+	p = newPlay(t)
+	p.after(0, event{kind: evAdopted, at: epoch, version: v1})
+	p.after(0, wanted(v2))
+	p.after(0, exited(1))
+	if got := of(p); got != v1 {
+		t.Errorf("the exit of a process that was taken over is of %q", got)
+	}
+}
+
+// A new daemon keeps the wait of a crash loop, unless it is told of another version
+// than the one that crashed.
+func TestANewDaemonGivesAnotherVersionAChance(t *testing.T) {
+	waiting := func(x scafo.Exit) *play {
+		p := newPlay(t)
+		p.m.phase, p.m.lastExit, p.m.crashes, p.m.notBefore = phaseWaiting, &x, 6, epoch.Add(time.Minute)
+		return p
+	}
+	p := waiting(scafo.Exit{Code: 1, Version: v1})
+	p.expect("the version that crashed", p.after(0, wanted(v1)))
+	p = waiting(scafo.Exit{Code: 1, Version: v1})
+	p.expect("another", p.after(0, wanted(v2)), doStart)
+	p = waiting(scafo.Exit{Code: 1})
+	p.expect("nobody knows which crashed", p.after(0, wanted(v2)))
+	p = waiting(scafo.Exit{Code: celld.ExitFenced, Version: v1})
+	p.expect("the lease may still hold", p.after(0, wanted(v2)))
+}
+
 func TestStopHasABound(t *testing.T) {
 	p := newPlay(t)
 	p.up(v1)

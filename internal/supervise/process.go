@@ -26,7 +26,8 @@ type child struct {
 	addr      pair
 	celld     string // its --version line
 	startedAt time.Time
-	adopted   bool // started by an earlier daemon
+	version   string // wanted when it was started; known of an adopted one alone
+	adopted   bool   // started by an earlier daemon
 }
 
 // probeURL is where this node asks the process: the address that it listens on,

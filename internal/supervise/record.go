@@ -44,8 +44,10 @@ type record struct {
 	Listen      string    `json:"listen,omitempty"`
 	Internal    string    `json:"internalListen,omitempty"`
 	Celld       string    `json:"celldVersion,omitempty"`
-	Restarts    int       `json:"restarts,omitempty"`
-	Crashes     int       `json:"crashes,omitempty"`
+	// Version is the one that was wanted when it was started.
+	Version  string `json:"version,omitempty"`
+	Restarts int    `json:"restarts,omitempty"`
+	Crashes  int    `json:"crashes,omitempty"`
 	// Exit is how the process ended; nil while it runs, as far as anybody knows.
 	Exit *scafo.Exit `json:"exit,omitempty"`
 }

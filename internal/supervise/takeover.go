@@ -59,7 +59,7 @@ func (p *process) takeOver(r record) {
 	if h := alive(r); h != nil {
 		p.log.Info("a running runtime was taken over", "pid", h.pid)
 		p.own(p.adopt(r, h))
-		p.apply(event{kind: evAdopted, at: r.StartedAt})
+		p.apply(event{kind: evAdopted, at: r.StartedAt, version: r.Version})
 		return
 	}
 	leader, left, err := heldBy(p.dir)
@@ -68,7 +68,7 @@ func (p *process) takeOver(r record) {
 	}
 	if err == nil && leader != nil {
 		p.own(p.found(leader))
-		p.apply(event{kind: evAdopted, at: r.StartedAt})
+		p.apply(event{kind: evAdopted, at: r.StartedAt, version: r.Version})
 		return
 	}
 	p.leftover()
@@ -112,6 +112,7 @@ func (p *process) restore(r record) {
 		// It was about to start, and did not: nothing was lost.
 		p.publish()
 	default:
+		p.m.startedFor = r.Version
 		now := time.Now().UTC()
 		if x, ok := reapOwn(r, now); ok {
 			p.apply(event{kind: evLost, exit: x})

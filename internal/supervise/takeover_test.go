@@ -308,6 +308,32 @@ func TestBackoffOutlivesTheDaemon(t *testing.T) {
 	stop()
 }
 
+// The exit of an old version is not held against the version that the next daemon is
+// told of: that one is started at once.
+func TestAnOldExitOutlivesTheDaemonAsThatOfItsVersion(t *testing.T) {
+	w := newWorld(t)
+	w.script("app", script{Exit: 1})
+	slow := func(c *Config) { c.Policy.BackoffMin, c.Policy.BackoffMax = time.Minute, time.Minute }
+	s, stop := w.supervise(slow)
+	s.Set(one(v1))
+	st := until(t, s, "app", "back-off", inState(scafo.ProcessBackoff))
+	if st.LastExit == nil || st.LastExit.Version != v1 {
+		t.Fatalf("exit %+v", st.LastExit)
+	}
+	stop()
+	w.script("app", script{Pointer: v2})
+	s, stop = w.supervise(slow)
+	list := s.Statuses()
+	if len(list) != 1 || list[0].LastExit == nil || list[0].LastExit.Version != v1 {
+		t.Fatalf("statuses %+v", list)
+	}
+	s.Set(one(v2))
+	until(t, s, "app", "ready", ready(v2))
+	s.Set(nil)
+	waitFor(t, "its end", func() bool { return len(s.Statuses()) == 0 })
+	stop()
+}
+
 func TestTakeOverEndsWithItsContext(t *testing.T) {
 	w := newWorld(t)
 	s, err := New(w.config())
