@@ -18,6 +18,7 @@ var errHeld = errors.New("another deploy holds the slot")
 // waits for one that has the slot, takes it from one that nobody carries out any
 // more, and gives up when a later deploy was faster.
 func (s *Service) takeSlot(ctx context.Context, j *job) (scafo.Application, error) {
+	cleared := ""
 	for {
 		// Whoever is freed after this look wakes this one.
 		freed := s.whenFreed(j.id.Application)
@@ -44,7 +45,13 @@ func (s *Service) takeSlot(ctx context.Context, j *job) (scafo.Application, erro
 		switch {
 		case err != nil:
 			return app, err
-		case gone:
+		case gone && cleared != holder.Deploy:
+			cleared = holder.Deploy
+			continue
+		case gone: // and it is there again: whoever frees it for good, this node does not
+			if err := wait(ctx, freed, slotPoll); err != nil {
+				return app, err
+			}
 			continue
 		case holder.Seq > j.deploy.Seq && !mistake.Made(mistake.OrderIgnored):
 			return app, superseded(holder.Deploy)
