@@ -69,15 +69,19 @@ func (r *Registry) UndrainNode(ctx context.Context, id string) (n scafo.Node, ch
 
 // RemoveNode takes a node out of the fleet: its tokens are refused within the bound
 // of revocation, nothing runs there, and it stays out until it is admitted. Its
-// record stays, with the stamp of an earlier removal if there is one.
+// record stays, with the stamp of an earlier removal if there is one. It is written
+// anew all the same: an admission that was given up, and is still under way, must not
+// come after the answer.
 func (r *Registry) RemoveNode(ctx context.Context, id, by string) (n scafo.Node, changed bool, err error) {
-	return r.setNode(ctx, id, func(n *scafo.Node) (bool, error) {
-		if n.Removed != nil {
-			return false, nil
+	already := false
+	n, changed, err = r.setNode(ctx, id, func(n *scafo.Node) (bool, error) {
+		if already = n.Removed != nil; already {
+			return true, nil
 		}
 		n.Removed = &scafo.Stamp{At: r.Now(), By: by}
 		return true, nil
 	})
+	return n, changed && !already, err
 }
 
 // AdmitNode lets a node that was removed come back with the key that it had. A drain

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/scafo/scafo"
+	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/registry"
 )
 
@@ -104,5 +105,29 @@ func TestNodesAndHeartbeats(t *testing.T) {
 	}
 	if h, known, err := r.Heartbeat(ctx, "n2"); !known || err != nil || !h.At.Equal(at) {
 		t.Errorf("%+v, %v, %v", h, known, err)
+	}
+}
+
+// An admission whose sender gave up is still under way when somebody removes the node
+// again: it must not bring it back after the answer.
+func TestALateAdmissionDoesNotUndoALaterRemoval(t *testing.T) {
+	r, b := fleet(t)
+	if _, err := r.RegisterNode(t.Context(), node("n1")); err != nil {
+		t.Fatal(err)
+	}
+	first, changed, err := r.RemoveNode(t.Context(), "n1", "root")
+	if err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	seen, err := b.Get(t.Context(), registry.NodeKey("n1")) // as the admission read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, changed, err := r.RemoveNode(t.Context(), "n1", "ann")
+	if err != nil || changed || again.Removed.By != first.Removed.By || !again.Removed.At.Equal(first.Removed.At) {
+		t.Fatalf("%+v became %+v, %v, %v", first.Removed, again.Removed, changed, err)
+	}
+	if _, err := b.Replace(t.Context(), registry.NodeKey("n1"), seen.ETag, seen.Body); !errors.Is(err, bucket.ErrRefused) {
+		t.Errorf("the late admission: %v", err)
 	}
 }
