@@ -92,7 +92,7 @@ func kinds() map[string]kind {
 			Processes: []scafo.ProcessStatus{{
 				Application: "shop", UID: theUID, State: scafo.ProcessBackoff, PID: 4711, URL: "http://10.0.0.1:20000", Internal: "http://10.0.0.1:20001",
 				Deployment: "aaaabbbbccccdddd", Wanted: "1111222233334444", CelldVersion: "celld 0.6.2", StartedAt: &at, Restarts: 3,
-				LastExit: &scafo.Exit{Code: 1, Signal: "killed", At: at}, LastLines: []string{"Error: nope"}, Refused: &scafo.Refusal{Version: "1111222233334444", Detail: "nope"},
+				LastExit: &scafo.Exit{Code: 1, Signal: "killed", At: at, Version: "1111222233334444"}, LastLines: []string{"Error: nope"}, Refused: &scafo.Refusal{Version: "1111222233334444", Detail: "nope"},
 			}},
 		}),
 		"application": of(registry.ApplicationKey("shop"), scafo.Application{
