@@ -167,7 +167,12 @@ func (p *program) kill(t testing.TB) {
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, cond func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	eventuallyWithin(t, patience, what, cond)
+}
+
+func eventuallyWithin(t testing.TB, most time.Duration, what string, cond func() error) {
+	t.Helper()
+	deadline := time.Now().Add(most)
 	for {
 		err := cond()
 		if err == nil {

@@ -247,6 +247,17 @@ export default { async fetch(req, env) {
 			{path: "/_headers", status: 404}, {path: "/_redirects", status: 404},
 		},
 	},
+	"assets-ignored": {
+		config: `, "main": "a.js", "assets": {"directory": "p", "binding": "FILES", "html_handling": "force-trailing-slash", "not_found_handling": "single-page-application", "run_worker_first": ["/api/*"]}`,
+		files: with(site, map[string]string{
+			"p/.assetsignore": "hidden.txt\n*.map\n", "p/hidden.txt": "hidden", "p/a.map": "{}", "p/_redirects": "/old/* /about/:splat 302\n/gone / 301\n/proxy /style.css 200\n",
+			"a.js": `export default { fetch(req, env) { const { pathname } = new URL(req.url); return pathname === "/api/file" ? env.FILES.fetch("http://x/style.css") : new Response("worker " + pathname, { status: 299 }); } };`,
+		}),
+		asks: []ask{
+			{path: "/", status: 200, part: "home"}, {path: "/hidden.txt", header: map[string]string{"Sec-Fetch-Mode": "navigate"}, status: 200, part: "home"}, {path: "/a.map", status: 200}, {path: "/.assetsignore", status: 200}, {path: "/api/x", status: 299, part: "worker /api/x"},
+			{path: "/api/file", status: 200, part: "color"}, {path: "/old/x", status: 302}, {path: "/gone", status: 301}, {path: "/proxy", status: 200, part: "color"}, {path: "/about", status: 307}, {path: "/nothing", status: 200},
+		},
+	},
 	"assets-and-worker": {
 		config: `, "main": "a.js", "assets": {"directory": "p", "binding": "ASSETS"}`,
 		files: with(site, map[string]string{"a.js": `export default { async fetch(req, env) { const url = new URL(req.url);

@@ -39,7 +39,8 @@ type semanticCase struct {
 	// config has the members of wrangler.jsonc beyond name and compatibility date.
 	config string
 	files  map[string]string
-	// bare replaces files for the bare workerd, whose configuration knows fewer keys.
+	// bare replaces files for the bare workerd, whose configuration knows fewer keys. A
+	// config.capnp among them is its configuration.
 	bare map[string]string
 	asks []ask
 }
@@ -83,6 +84,9 @@ var fileTag = regexp.MustCompile(`^"[0-9a-f]+-[0-9a-f]+-[0-9a-f]+"$`)
 
 // slowGap is less than what a slow body waits between its parts.
 const slowGap = 300 * time.Millisecond
+
+// minutesEnd is longer than it takes until a minute is over and what is due then is done.
+const minutesEnd = patience + 20*time.Second
 
 // target is where a case is asked.
 type target struct {
@@ -223,7 +227,11 @@ func brief(s string) string {
 // bareWorkerd serves a project by workerd alone, as its own documentation says.
 func bareWorkerd(t testing.TB, dir, esbuild string) string {
 	t.Helper()
-	c := exec.Command(workerdtest.Path(t), "serve", "wrangler.jsonc", "--experimental", "--control-fd=1", "-s", "http=127.0.0.1:0")
+	config := "config.capnp" // of workerd's own, where the case has one
+	if _, err := os.Stat(filepath.Join(dir, config)); err != nil {
+		config = "wrangler.jsonc"
+	}
+	c := exec.Command(workerdtest.Path(t), "serve", config, "--experimental", "--control-fd=1", "-s", "http=127.0.0.1:0")
 	c.Dir, c.Env = dir, append(environment(), "WORKERD_ESBUILD="+esbuild)
 	var errs logBuffer
 	c.Stderr = &errs
@@ -286,8 +294,12 @@ func TestSemantics(t *testing.T) {
 	t.Run("cases", func(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(semantics)) {
 			t.Run(name, func(t *testing.T) {
-				paralleltest.Beside(t)
 				c := semantics[name]
+				if strings.Contains(c.config, `"crons"`) {
+					paralleltest.Waits(t) // for the end of a minute
+				} else {
+					paralleltest.Beside(t)
+				}
 				compare(t, f, name, &c, esbuild)
 			})
 		}
@@ -346,7 +358,7 @@ func settled(t *testing.T, who, what string, g *target, a *ask) answer {
 		return err
 	}
 	if a.eventually {
-		eventually(t, who+" answers "+what, try)
+		eventuallyWithin(t, minutesEnd, who+" answers "+what, try)
 	} else if err := try(); err != nil {
 		t.Fatalf("%s: %s: %v", who, what, err)
 	}
