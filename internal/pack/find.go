@@ -76,7 +76,34 @@ func find(path string) (*found, error) {
 	if _, err := os.Stat(filepath.Join(dir, "wrangler.toml")); err == nil {
 		return nil, onlyTOML(path)
 	}
-	return nil, fmt.Errorf("%s is no Wrangler project: it has neither wrangler.jsonc nor wrangler.json (looked for those, and for %s)", path, redirectFile)
+	return nil, fmt.Errorf("%s is no Wrangler project: it has neither wrangler.jsonc nor wrangler.json (looked for those, and for %s)%s", path, redirectFile, above(path, dir))
+}
+
+// above says which folder around dir is a project, as path would be continued to it.
+func above(path, dir string) string {
+	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
+		path = filepath.Join(path, "..")
+		for _, name := range []string{redirectFile, configNames[0], configNames[1]} {
+			if _, err := os.Stat(filepath.Join(parent, name)); err != nil {
+				continue
+			}
+			if same(path, parent) {
+				parent = path // as the user would say it
+			}
+			return "; the folder around it is one: scafo deploy " + parent
+		}
+	}
+	return ""
+}
+
+// same reports whether both lead to one file; through links they may not.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
 }
 
 func onlyTOML(path string) error {

@@ -153,11 +153,15 @@ func (c *config) name() (string, error) {
 	return s, nil
 }
 
+// suggestedDate is what a configuration without a compatibility date is told to take: one
+// that the runtime knows, which is older than the day on which somebody is told.
+const suggestedDate = "2026-11-01"
+
 // check looks for what every runtime refuses, before the build takes its time.
 func (c *config) check() error {
 	date := c.doc.Field("compatibility_date")
 	if date == nil {
-		return c.doc.Errorf(`"compatibility_date" is missing: add "compatibility_date": %q`, time.Now().UTC().Format(time.DateOnly))
+		return c.doc.Errorf(`"compatibility_date" is missing: add "compatibility_date": %q`, suggestedDate)
 	}
 	s, err := date.Text("compatibility_date")
 	if err != nil {
