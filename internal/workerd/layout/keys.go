@@ -28,6 +28,7 @@ const (
 	MaxRules      = wrangler.MaxRules // of _headers and of _redirects
 	MaxModules    = 1_000
 	MaxModule     = 64 << 20 // of all modules together, as they are published
+	MaxSourceMap  = 8 << 20
 	maxName       = 512      // of a module
 	maxSegment    = 200      // of a key
 	maxJSON       = 16 << 20 // of a manifest or an index that is read
@@ -58,6 +59,9 @@ func moduleKey(prefix string, m Module) string { return prefix + "modules/" + m.
 // MigratedKey says by its being there that the databases of a deployment have had its
 // migrations.
 func (m *Manifest) MigratedKey() string { return Prefix(m.ScriptName, m.Version) + "migrated.json" }
+
+// SourceMapKey is where the source map of the main module lies, if there is one.
+func (m *Manifest) SourceMapKey() string { return Prefix(m.ScriptName, m.Version) + "main.map" }
 
 // Digest is the SHA-256 of b in hex.
 func Digest(b []byte) string {

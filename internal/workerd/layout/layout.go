@@ -6,6 +6,7 @@
 //	deploy/<script>/<version>/manifest.json   what a deployment is made of
 //	deploy/<script>/<version>/assets.json     the index of its assets
 //	deploy/<script>/<version>/modules/<name>  its modules
+//	deploy/<script>/<version>/main.map        leads from its main module to the project's files
 //	deploy/<script>/<version>/migrated.json   there once its D1 migrations were applied
 //	deploy-blobs/assets/sha256/<xx>/<sha>     assets, by digest
 //

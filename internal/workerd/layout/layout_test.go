@@ -243,6 +243,7 @@ func TestTimesOfAssets(t *testing.T) {
 
 var start = time.Unix(1, 0)
 
+// A source map is no part of the version: the third and fourth are the same one.
 func TestRequestsOfADeploy(t *testing.T) {
 	b := fault.New(memory.New())
 	publish := func(x *layout.Bundle) map[fault.Op]int {
@@ -263,6 +264,9 @@ func TestRequestsOfADeploy(t *testing.T) {
 		{"second", bundle(t, "2", nil), map[fault.Op]int{fault.Get: 1, fault.Put: 4, fault.Replace: 1}},
 		{"the same", bundle(t, "2", nil), map[fault.Op]int{fault.Get: 1, fault.Put: 4}},
 		{"with assets", bundle(t, "2", someAssets), map[fault.Op]int{fault.Get: 1, fault.List: 1, fault.Put: 7, fault.Replace: 1}},
+		{"with a source map", mapped(bundle(t, "4", nil), 100), map[fault.Op]int{fault.Get: 1, fault.Put: 5, fault.Replace: 1}},
+		{"with the largest", mapped(bundle(t, "4", nil), layout.MaxSourceMap), map[fault.Op]int{fault.Get: 1, fault.Put: 5}},
+		{"with one that is too large", mapped(bundle(t, "4", nil), layout.MaxSourceMap+1), map[fault.Op]int{fault.Get: 1, fault.Put: 4}},
 		{"assets that are there", bundle(t, "3", someAssets), map[fault.Op]int{fault.Get: 1, fault.List: 1, fault.Put: 5, fault.Replace: 1}},
 	} {
 		got := publish(c.bundle)
@@ -576,4 +580,10 @@ func TestNames(t *testing.T) {
 			t.Errorf("script name %q is not %v", name, want)
 		}
 	}
+}
+
+// mapped gives a bundle a source map of that many bytes.
+func mapped(b *layout.Bundle, bytes int) *layout.Bundle {
+	b.SourceMap = make([]byte, bytes)
+	return b
 }

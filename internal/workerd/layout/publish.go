@@ -34,7 +34,10 @@ type AssetFile struct {
 type Bundle struct {
 	Manifest *Manifest
 	Contents map[string][]byte // of each module, by name
-	Assets   []AssetFile       // sorted by path
+	// SourceMap leads from the main module back to the project's files; nil: nobody knows
+	// the way. It is no part of the version, and one above [MaxSourceMap] is left out.
+	SourceMap []byte
+	Assets    []AssetFile // sorted by path
 }
 
 // SealModules fills in the sizes and digests of the modules.
@@ -232,6 +235,9 @@ func putDeployment(ctx context.Context, b bucket.Bucket, bundle *Bundle) error {
 		g.Go(func() error {
 			return put(gctx, b, moduleKey(prefix, mod), bundle.Contents[mod.Name])
 		})
+	}
+	if n := len(bundle.SourceMap); n > 0 && n <= MaxSourceMap {
+		g.Go(func() error { return put(gctx, b, m.SourceMapKey(), bundle.SourceMap) })
 	}
 	if m.Assets != nil {
 		index, err := bundle.index()

@@ -58,6 +58,9 @@ func (p *Project) Build(ctx context.Context) (*Built, error) {
 		return nil, p.mainAt.Errorf("main %q exports nothing: want a module Worker, `export default { fetch(request, env, ctx) { … } }`", c.Main)
 	}
 	m.Main, out.Warnings, out.Map = r.Main, r.Warnings, r.Map
+	if r.Map != nil {
+		out.Bundle.SourceMap = r.Map.Text
+	}
 	m.CompatibilityFlags = slices.Concat(m.CompatibilityFlags, wrangler.NodeFlags(c.CompatibilityDate, c.CompatibilityFlags, r.Node))
 	for _, x := range r.Modules {
 		if err := layout.ValidModuleName(x.Name); err != nil {

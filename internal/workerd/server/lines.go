@@ -34,6 +34,7 @@ type lineLog struct {
 type taggedLine struct {
 	instance.Line
 	deployment string
+	stacks     *stacks // nil: places in the code stay as they are
 }
 
 const (
@@ -117,7 +118,7 @@ func (l *lineLog) write(line taggedLine) {
 			level = slog.LevelWarn
 		}
 	}
-	text := line.Text
+	text := line.stacks.rewrite(line.Text)
 	if over := len(text) - maxText; over > 0 {
 		text = fmt.Sprintf("%s… (%d bytes more)", strings.ToValidUTF8(text[:maxText], ""), over)
 	}
@@ -137,9 +138,9 @@ func (l *lineLog) write(line taggedLine) {
 	_ = l.log.Handler().Handle(context.Background(), r) // nobody is left to be told
 }
 
-// of takes the lines of a workerd with that deployment.
-func (l *lineLog) of(deployment string) func(instance.Line) {
-	return func(line instance.Line) { l.add(taggedLine{Line: line, deployment: deployment}) }
+// of takes the lines of a workerd with that deployment, whose code stacks knows.
+func (l *lineLog) of(deployment string, stacks *stacks) func(instance.Line) {
+	return func(line instance.Line) { l.add(taggedLine{Line: line, deployment: deployment, stacks: stacks}) }
 }
 
 // add queues a line; it never blocks.

@@ -194,7 +194,7 @@ func (w *workerdRuntime) Start(ctx context.Context, d *layout.Deployment, slot i
 	spec := instance.Spec{
 		Workerd: w.workerd, Deployment: d, Run: w.dir.newRun(), Disk: disk,
 		Limits:         instance.Limits{Memory: w.env.HardMemory, Files: maxFiles},
-		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version), Cache: w.cache,
+		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version, w.stacksOf(d.Manifest)), Cache: w.cache,
 	}
 	if spec.Network, err = w.network(ctx); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (w *workerdRuntime) StandIn(ctx context.Context, d *layout.Deployment) (Pro
 	i, err := instance.Start(ctx, instance.Spec{
 		Workerd: w.workerd, Deployment: d, Run: w.dir.newRun(), StandIn: true,
 		Limits:         instance.Limits{Memory: w.env.HardMemory, Files: maxFiles},
-		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version), Cache: w.cache, Network: network,
+		ForwardedProto: w.c.TrustForwarded, Log: w.lines.of(d.Manifest.Version, w.stacksOf(d.Manifest)), Cache: w.cache, Network: network,
 	})
 	if err != nil {
 		return nil, err

@@ -195,7 +195,7 @@ func (b *bundler) bundled(ctx context.Context, out *Result) error {
 		case b.main:
 			main.Body = f.Contents
 		case b.main + ".map":
-			if out.Map, err = parseSourceMap(b.main, f.Contents); err != nil {
+			if out.Map, err = ParseSourceMap(b.main, f.Contents); err != nil {
 				return err
 			}
 		}

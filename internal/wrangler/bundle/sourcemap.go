@@ -12,6 +12,9 @@ import (
 
 // SourceMap leads from positions in the bundle back to the project's files.
 type SourceMap struct {
+	// Text is the map itself, in JSON.
+	Text []byte
+
 	module   string
 	sources  []string
 	segments [][]segment // by line of the bundle, sorted by column
@@ -20,11 +23,11 @@ type SourceMap struct {
 // segment says that the bundle's text from column on comes from a place in a
 // source. All count from 0.
 type segment struct {
-	column, source, line, sourceColumn int
+	column, source, line, sourceColumn int32
 }
 
-// parseSourceMap reads a source map of version 3.
-func parseSourceMap(module string, text []byte) (*SourceMap, error) {
+// ParseSourceMap reads a source map of version 3 of the module of that name.
+func ParseSourceMap(module string, text []byte) (*SourceMap, error) {
 	var doc struct {
 		Version  int
 		Sources  []string
@@ -36,7 +39,7 @@ func parseSourceMap(module string, text []byte) (*SourceMap, error) {
 	if doc.Version != 3 {
 		return nil, fmt.Errorf("source map of version %d", doc.Version)
 	}
-	m := &SourceMap{module: module, sources: doc.Sources}
+	m := &SourceMap{Text: text, module: module, sources: doc.Sources}
 	var last segment
 	for line := range strings.SplitSeq(doc.Mappings, ";") {
 		var segments []segment
@@ -54,7 +57,7 @@ func parseSourceMap(module string, text []byte) (*SourceMap, error) {
 				continue
 			}
 			last.source, last.line, last.sourceColumn = last.source+n[1], last.line+n[2], last.sourceColumn+n[3]
-			if last.source >= 0 && last.source < len(m.sources) {
+			if last.source >= 0 && int(last.source) < len(m.sources) {
 				segments = append(segments, last)
 			}
 		}
@@ -67,15 +70,15 @@ const base64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 // vlq decodes the numbers of one segment: five bits a digit, the lowest first,
 // the sixth says that more follow, and the lowest bit of a number is its sign.
-func vlq(s string) ([]int, error) {
-	var out []int
-	value, shift := 0, 0
+func vlq(s string) ([]int32, error) {
+	var out []int32
+	value, shift := int32(0), 0
 	for i := range len(s) {
 		d := strings.IndexByte(base64Digits, s[i])
 		if d < 0 || shift > 30 {
 			return nil, errors.New("source map: a segment cannot be read")
 		}
-		value |= (d & 31) << shift
+		value |= int32(d&31) << shift //nolint:gosec // five bits
 		if shift += 5; d&32 != 0 {
 			continue
 		}
@@ -99,7 +102,7 @@ func (m *SourceMap) position(line, column int) (string, bool) {
 		return "", false
 	}
 	segments := m.segments[line-1]
-	i := sort.Search(len(segments), func(i int) bool { return segments[i].column > column-1 }) - 1
+	i := sort.Search(len(segments), func(i int) bool { return int(segments[i].column) > column-1 }) - 1
 	if i < 0 {
 		return "", false
 	}

@@ -4,11 +4,11 @@ import "testing"
 
 func TestSourceMapRefusesGarbage(t *testing.T) {
 	for _, s := range []string{``, `{"version": 2}`, `{"version": 3, "mappings": "!!!!"}`, `{"version": 3, "mappings": "g"}`, `{"version": 3, "mappings": "gggggggggggggA"}`} {
-		if _, err := parseSourceMap("index.js", []byte(s)); err == nil {
+		if _, err := ParseSourceMap("index.js", []byte(s)); err == nil {
 			t.Errorf("%s was taken", s)
 		}
 	}
-	m, err := parseSourceMap("index.js", []byte(`{"version": 3, "sources": ["a"], "mappings": ";AAAA,CEAA,EFDD"}`))
+	m, err := ParseSourceMap("index.js", []byte(`{"version": 3, "sources": ["a"], "mappings": ";AAAA,CEAA,EFDD"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
