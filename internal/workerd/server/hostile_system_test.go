@@ -220,7 +220,8 @@ func TestNeverAnswers(t *testing.T) {
 }
 
 // workerd closes its listener for good when it cannot accept a connection, and lives
-// on: it has to be replaced.
+// on: it has to be replaced. Here clients are too many for it; a Worker that opens them
+// itself is in sockets_system_test.go.
 func TestTooManySockets(t *testing.T) {
 	b := newBench(t)
 	b.deploy(hostile)
