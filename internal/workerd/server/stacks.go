@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -34,6 +35,8 @@ const (
 	mapTimeout = 2 * time.Second
 	// mapAgain is when it is tried again after the store did not answer.
 	mapAgain = time.Minute
+	// maxMapLines bounds what a map of few bytes takes once it is read.
+	maxMapLines = 1 << 20
 )
 
 // stacksOf knows the places in the code of a deployment.
@@ -72,7 +75,7 @@ func (s *stacks) learn() {
 	case err != nil:
 		s.next = s.now().Add(mapAgain)
 		return
-	case len(text) > layout.MaxSourceMap:
+	case len(text) > layout.MaxSourceMap || bytes.Count(text, []byte(";")) > maxMapLines:
 		s.none = true
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ func TestStacksLeadToTheProject(t *testing.T) {
 		"a map":               {[]error{nil}, good, stack, []string{mapped, mapped}, 1},
 		"no map":              {[]error{bucket.ErrNotFound}, nil, stack, []string{stack, stack}, 1},
 		"a map that is none":  {[]error{nil}, []byte("{"), stack, []string{stack, stack}, 1},
+		"the most lines":      {[]error{nil}, lined(maxMapLines), stack, []string{mapped}, 1},
+		"too many lines":      {[]error{nil}, lined(maxMapLines + 1), stack, []string{stack}, 1},
 		"the store is away":   {[]error{bucket.ErrUnavailable, nil}, good, stack, []string{stack, mapped, mapped}, 2},
 		"no stack":            {[]error{nil}, good, "at index.js:2:1", []string{"at index.js:2:1"}, 0},
 		"words before it":     {[]error{nil}, good, "see index.js:2:1\n    at index.js:2:1", []string{"see index.js:2:1\n    at src/a.ts:1:1"}, 1},
@@ -61,4 +64,9 @@ func TestStacksLeadToTheProject(t *testing.T) {
 	if got := none.rewrite(stack); got != stack {
 		t.Errorf("%q", got)
 	}
+}
+
+// lined is a map of a module with that many ends of lines.
+func lined(n int) []byte {
+	return []byte(`{"version": 3, "sources": ["src/a.ts"], "mappings": ";AAAA` + strings.Repeat(";", n-1) + `"}`)
 }
