@@ -1,11 +1,13 @@
 package pack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/scafo/scafo/internal/wrangler"
 )
@@ -76,11 +78,58 @@ func find(path string) (*found, error) {
 	if _, err := os.Stat(filepath.Join(dir, "wrangler.toml")); err == nil {
 		return nil, onlyTOML(path)
 	}
-	return nil, fmt.Errorf("%s is no Wrangler project: it has neither wrangler.jsonc nor wrangler.json (looked for those, and for %s)%s", path, redirectFile, above(path, dir))
+	return nil, fmt.Errorf("%s is no Wrangler project: it has neither wrangler.jsonc nor wrangler.json (looked for those, and for %s)%s", path, redirectFile, cmp.Or(projectAround(path, dir), projectsIn(path, dir)))
 }
 
-// above says which folder around dir is a project, as path would be continued to it.
-func above(path, dir string) string {
+// How far below a folder that is no project projects are looked for, how many entries are
+// looked at, and how many projects are named.
+const (
+	belowDepth   = 3
+	belowEntries = 5000
+	belowNamed   = 5
+)
+
+// projectsIn says which folders in dir are projects, as path would be continued to them: it may
+// be the root of several.
+func projectsIn(path, dir string) string {
+	var found []string
+	entries, more := 0, false
+	_ = filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error { // what cannot be read is none
+		if entries++; entries > belowEntries {
+			return fs.SkipAll
+		}
+		rel, relErr := filepath.Rel(dir, at)
+		if err != nil || relErr != nil || !d.IsDir() || rel == "." {
+			return nil
+		}
+		if name := d.Name(); strings.HasPrefix(name, ".") || name == "node_modules" || strings.Count(rel, string(filepath.Separator)) >= belowDepth {
+			return fs.SkipDir
+		}
+		for _, name := range []string{redirectFile, configNames[0], configNames[1]} {
+			if _, err := os.Stat(filepath.Join(at, name)); err != nil {
+				continue
+			}
+			if len(found) == belowNamed {
+				more = true
+				return fs.SkipAll
+			}
+			found = append(found, filepath.Join(path, rel))
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if len(found) == 0 {
+		return ""
+	}
+	list := strings.Join(found, ", ")
+	if more {
+		list += ", …"
+	}
+	return "; projects in it: " + list
+}
+
+// projectAround says which folder around dir is a project, as path would be continued to it.
+func projectAround(path, dir string) string {
 	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
 		path = filepath.Join(path, "..")
 		for _, name := range []string{redirectFile, configNames[0], configNames[1]} {

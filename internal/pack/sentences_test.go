@@ -127,6 +127,28 @@ func TestTheFolderAround(t *testing.T) {
 	}
 }
 
+// Who stands at the root of several projects is told which those are.
+func TestTheProjectsBelow(t *testing.T) {
+	dir := project{"apps/web/wrangler.jsonc": "{}", "apps/api/wrangler.json": "{}", "apps/api/deep/wrangler.json": "{}", "node_modules/x/wrangler.json": "{}",
+		".hidden/wrangler.json": "{}", "a/b/c/wrangler.json": "{}", "1/2/3/4/wrangler.json": "{}"}.write(t)
+	t.Chdir(dir)
+	const want = "; projects in it: a/b/c, apps/api, apps/web"
+	if _, err := Run(t.Context(), Options{Path: "."}); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	for _, n := range []string{"e", "f", "g"} {
+		if err := os.MkdirAll(n, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(n, "wrangler.jsonc"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Run(t.Context(), Options{Path: "."}); err == nil || !strings.HasSuffix(err.Error(), want+", e, f, …") {
+		t.Errorf("%v, want five of six", err)
+	}
+}
+
 // The date that a user is told to take is one that the runtime knows: its version is
 // the day of its making.
 func TestTheSuggestedDate(t *testing.T) {
