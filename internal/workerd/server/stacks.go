@@ -44,7 +44,10 @@ func (w *workerdRuntime) stacksOf(m *layout.Manifest) *stacks {
 	return &stacks{
 		read: func(ctx context.Context) ([]byte, error) {
 			o, err := w.store.Get(ctx, m.SourceMapKey())
-			return o.Body, err
+			if err != nil {
+				return nil, err
+			}
+			return o.Body, nil
 		},
 		main: m.Main, log: w.log, now: time.Now,
 	}

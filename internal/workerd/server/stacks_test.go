@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/bucket/fault"
+	"github.com/scafo/scafo/internal/bucket/memory"
+	"github.com/scafo/scafo/internal/workerd/layout"
 )
 
 // Stacks name the developer's files once the source map could be read; it is read once,
@@ -69,4 +72,33 @@ func TestStacksLeadToTheProject(t *testing.T) {
 // lined is a map of a module with that many ends of lines.
 func lined(n int) []byte {
 	return []byte(`{"version": 3, "sources": ["src/a.ts"], "mappings": ";AAAA` + strings.Repeat(";", n-1) + `"}`)
+}
+
+// mapStore is a store that asks for no credentials.
+type mapStore struct{ bucket.Bucket }
+
+func (mapStore) Credentials(context.Context) (access, secret, session string, expires time.Time, err error) {
+	return "", "", "", time.Time{}, nil
+}
+
+// The map that is read is the one that the deployment was published with, and a store
+// that has none, or is away, does no harm.
+func TestTheMapOfADeployment(t *testing.T) {
+	const stack, mapped = "Error\n    at index.js:2:1", "Error\n    at src/a.ts:1:1"
+	b := fault.New(memory.New())
+	m := &layout.Manifest{ScriptName: "app", Version: "0123456789abcdef", Main: "index.js"}
+	w := &workerdRuntime{store: mapStore{b}, log: slog.New(slog.DiscardHandler)}
+	if got := w.stacksOf(m).rewrite(stack); got != stack {
+		t.Errorf("without a map: %q", got)
+	}
+	if _, err := b.Put(t.Context(), "deploy/app/0123456789abcdef/main.map", []byte(`{"version": 3, "sources": ["src/a.ts"], "mappings": ";AAAA"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.stacksOf(m).rewrite(stack); got != mapped {
+		t.Errorf("with a map: %q", got)
+	}
+	b.SetDown(true)
+	if got := w.stacksOf(m).rewrite(stack); got != stack {
+		t.Errorf("while the store is away: %q", got)
+	}
 }
