@@ -197,7 +197,7 @@ type secureIngress struct {
 // begin starts it, with nothing on disk from before.
 func (i *secureIngress) begin() {
 	i.t.Helper()
-	i.program = start(i.t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(i.t, "scafo-caddy"), "run", "--node", "http://"+i.c.machines[0].api,
+	i.program = start(i.t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(i.t, "scafo-caddy"), "run", "--node", i.c.machines[0].url,
 		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(i.http), "--https-port", strconv.Itoa(i.https), "--state", i.t.TempDir(),
 		"--email", "ops@example.com", "--acme-directory", i.a.directory, "--acme-root", i.a.rootFile)
 	eventually(i.t, i.name+" serves", func() error {
@@ -233,7 +233,7 @@ func (i *secureIngress) beginWithFile(options string) {
 			i.t.Fatalf("the Caddyfile of the how-to has no %q", part)
 		}
 	}
-	written = strings.NewReplacer(nodes, "http://"+i.c.machines[0].api, cache, filepath.Join(dir, "routes.json"), key, "").Replace(written)
+	written = strings.NewReplacer(nodes, i.c.machines[0].url, cache, filepath.Join(dir, "routes.json"), key, "").Replace(written)
 	mine := fmt.Sprintf("{\n\tadmin off\n\tdefault_bind 127.0.0.1\n\thttp_port %d\n\thttps_port %d\n%s", i.http, i.https, options)
 	file := filepath.Join(dir, "Caddyfile")
 	if err := os.WriteFile(file, []byte(mine+written+"\n"), 0o600); err != nil {

@@ -105,7 +105,7 @@ func TestStoppedApplications(t *testing.T) {
 	c.must("deploy", worker(t, "other", `export default { fetch() { return new Response("other") } }`))
 	want := 0
 	for i, way := range []struct{ stop, start, state string }{{"block", "unblock", "blocked"}, {"retire", "unretire", "retired"}} {
-		node := []string{"--node", "http://" + c.machines[i%2].api}
+		node := []string{"--node", c.machines[i%2].url}
 		pids := c.running("counter", 2)
 		body, err := c.ask("counter")
 		if want++; err != nil || number(t, body) != want {
@@ -141,7 +141,7 @@ func TestStoppedApplications(t *testing.T) {
 	c.running("counter", 1)
 	c.must("apps", "select", "counter", "region=nowhere")
 	c.stopped("counter", nil, true)
-	out := c.must("status", "--node", "http://"+c.coordinator(t).api)
+	out := c.must("status", "--node", c.coordinator(t).url)
 	if !contains(out, "unplaced: counter (0 of 1): no node has the labels region=nowhere") {
 		t.Errorf("status does not say why it runs nowhere:\n%s", out)
 	}
@@ -180,9 +180,9 @@ func TestAFreezeHoldsEverywhere(t *testing.T) {
 	c := newCluster(t, 2)
 	dir := worker(t, "plain", `export default { fetch() { return new Response("plain") } }`)
 	c.must("deploy", dir)
-	c.must("freeze", "on", "--reason", "moving to a new release", "--node", "http://"+c.machines[0].api)
+	c.must("freeze", "on", "--reason", "moving to a new release", "--node", c.machines[0].url)
 	for _, m := range c.machines {
-		_, errs, err := c.scafo("deploy", dir, "--name", "fresh", "--node", "http://"+m.api)
+		_, errs, err := c.scafo("deploy", dir, "--name", "fresh", "--node", m.url)
 		if err == nil || !contains(errs, "moving to a new release") || !contains(errs, string(scafo.CodeDeploysFrozen)) {
 			t.Errorf("%s: %v %s", m.id, err, errs)
 		}
@@ -196,8 +196,8 @@ func TestAFreezeHoldsEverywhere(t *testing.T) {
 	pids := c.running("plain", 1)
 	c.must("apps", "retire", "plain")
 	c.stopped("plain", pids, false)
-	c.must("freeze", "off", "--node", "http://"+c.machines[1].api)
-	c.must("deploy", dir, "--name", "fresh", "--node", "http://"+c.machines[0].api)
+	c.must("freeze", "off", "--node", c.machines[1].url)
+	c.must("deploy", dir, "--name", "fresh", "--node", c.machines[0].url)
 }
 
 // A key that one node revokes is refused by the others as soon as they hear of it,
@@ -205,7 +205,7 @@ func TestAFreezeHoldsEverywhere(t *testing.T) {
 func TestRevokedKeysEverywhere(t *testing.T) {
 	paralleltest.Beside(t)
 	c := newCluster(t, 2)
-	one, two := "http://"+c.machines[0].api, "http://"+c.machines[1].api
+	one, two := c.machines[0].url, c.machines[1].url
 	key := filepath.Join(c.state, "ci.jwk")
 	c.must("operators", "add", "ci", "--applications", "shop-*", "--new-key", key, "--node", one)
 	use := func(node string) error {

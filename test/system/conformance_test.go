@@ -53,7 +53,7 @@ func TestConformanceBehindCaddy(t *testing.T) {
 	m.args = append(m.args, "--api-public")
 	c.run(m)
 	port := freePort(t)
-	start(t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(t, "scafo-caddy"), "run", "--node", "http://"+m.api,
+	start(t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(t, "scafo-caddy"), "run", "--node", m.url,
 		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(port), "--http-only", "--state", t.TempDir())
 	transport := &http.Transport{
 		ExpectContinueTimeout: patience, DisableCompression: true,

@@ -112,7 +112,7 @@ func TestADeletedApplicationIsGone(t *testing.T) {
 	if on := c.onDisk(uid); len(on) != 2 {
 		t.Fatalf("on the disks of %v", on)
 	}
-	node := []string{"--node", "http://" + c.follower(t).api}
+	node := []string{"--node", c.follower(t).url}
 	if _, errs, err := c.scafo(append([]string{"apps", "delete", "counter", "--yes"}, node...)...); err == nil || !contains(errs, string(scafo.CodeNotRetired)) {
 		t.Errorf("not retired: %v %s", err, errs)
 	}
@@ -211,7 +211,7 @@ func TestACoordinatorDiesWhileItDeletes(t *testing.T) {
 	holder, survivor := c.coordinator(t), c.follower(t)
 	cut := make(chan error, 1)
 	go func() {
-		_, errs, err := c.scafo("apps", "delete", "counter", "--force", "--yes", "--node", "http://"+holder.api)
+		_, errs, err := c.scafo("apps", "delete", "counter", "--force", "--yes", "--node", holder.url)
 		cut <- fmt.Errorf("%w: %s", orNil(err), errs)
 	}()
 	eventually(t, "the deletion is under way", func() error {
@@ -235,7 +235,7 @@ func TestACoordinatorDiesWhileItDeletes(t *testing.T) {
 		t.Fatalf("%d keys are left", len(left))
 	}
 	began := time.Now()
-	c.must("apps", "delete", "counter", "--force", "--yes", "--node", "http://"+survivor.api)
+	c.must("apps", "delete", "counter", "--force", "--yes", "--node", survivor.url)
 	t.Logf("finished %s after the coordinator's death", time.Since(began).Round(10*time.Millisecond))
 	if left := keysWith(t, b, uid); len(left) > 0 {
 		t.Errorf("left in the bucket: %v", left[:min(len(left), 10)])

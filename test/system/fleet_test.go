@@ -122,7 +122,7 @@ func environment() []string {
 	var out []string
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, "SCAFO_") || strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "CELLD_") {
+		if strings.HasPrefix(name, "SCAFO_") || strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "CELLD_") || strings.HasPrefix(name, "ACTIONS_ID_TOKEN_") {
 			continue
 		}
 		out = append(out, e)
@@ -190,7 +190,8 @@ type fleet struct {
 	t             testing.TB
 	state         string
 	profile       string
-	api           string
+	api           string // where it listens
+	url           string // its API as everybody but the test itself knows it
 	http          int
 	firstPort     int
 	up            *program
@@ -215,6 +216,7 @@ func newFleet(t testing.TB, variables ...string) *fleet {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	t.Cleanup(f.requestClient.CloseIdleConnections)
+	f.url = documented(t, f.api)
 	f.start()
 	t.Cleanup(func() { f.noProcessIsLeft() })
 	t.Cleanup(func() { f.up.stop(t) })
@@ -227,7 +229,7 @@ func (f *fleet) env() []string {
 
 func (f *fleet) start() {
 	f.t.Helper()
-	f.up = start(f.t, f.env(), bin(f.t, "scafo"), "up", "--state", f.state, "--listen", f.api, "--http-port", strconv.Itoa(f.http),
+	f.up = start(f.t, f.env(), bin(f.t, "scafo"), "up", "--state", f.state, "--listen", f.api, "--node-advertise", f.url, "--http-port", strconv.Itoa(f.http),
 		"--celld-ports", fmt.Sprintf("%d-%d", f.firstPort, f.firstPort+paralleltest.MostPorts-1))
 	eventually(f.t, "up says how to deploy", func() error {
 		select {

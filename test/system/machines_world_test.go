@@ -145,6 +145,7 @@ ip link set eth0 up`)
 	w.must(append([]string{"init", "--key-file", filepath.Join(dir, "admin.jwk"), "--node-advertise", w.url(0), "--node-id", "x"}, w.where()...)...)
 	for i := range nodes {
 		m := &machine{id: fmt.Sprintf("n%d", i+1), api: fmt.Sprintf("%s:%d", machineIP(i), apiPort)}
+		m.url = "http://" + m.api // as it is: what goes between is what is tested
 		m.env = append(w.env(), "CLOCK_FILE="+w.clockFile(m))
 		m.state = filepath.Join(dir, m.id)
 		plug(t, m.id, machineIP(i))

@@ -107,7 +107,7 @@ func TestAMachineIsDrainedAndRemoved(t *testing.T) {
 	}
 
 	// It is removed: it ends, its key is refused, and so is its next life.
-	key := []string{"status", "--node", "http://" + other.api, "--key-file", filepath.Join(home.state, "node.key")}
+	key := []string{"status", "--node", other.url, "--key-file", filepath.Join(home.state, "node.key")}
 	if _, errs, err := c.scafo(key...); err != nil {
 		t.Errorf("a node's key is refused before it is removed: %s", errs)
 	}

@@ -66,6 +66,7 @@ type machine struct {
 	*program
 	id, api, state string
 	metrics        string
+	url            string // its API, every exchange held to the document
 	args           []string
 	env            []string
 }
@@ -92,7 +93,7 @@ func newCluster(t testing.TB, nodes int, more ...string) *cluster {
 	t.Cleanup(c.noProcessIsLeft)
 	for i := range nodes {
 		m := &machine{id: fmt.Sprintf("n%d", i+1), api: "127.0.0.1:" + strconv.Itoa(freePort(t)), metrics: "127.0.0.1:" + strconv.Itoa(freePort(t)), env: env}
-		m.state = filepath.Join(dir, m.id)
+		m.state, m.url = filepath.Join(dir, m.id), documented(t, m.api)
 		first := paralleltest.Ports(t, paralleltest.MostPorts)
 		m.args = append([]string{"sail", "--node-id", m.id, "--node-listen", m.api, "--node-state", m.state, "--metrics-listen", m.metrics,
 			"--celld-command", bin(t, "celld-workerd"), "--celld-ports", fmt.Sprintf("%d-%d", first, first+paralleltest.MostPorts-1),
@@ -102,7 +103,7 @@ func newCluster(t testing.TB, nodes int, more ...string) *cluster {
 		}
 		c.machines = append(c.machines, m)
 	}
-	initArgs := append([]string{"init", "--key-file", filepath.Join(dir, "admin.jwk"), "--node-listen", c.machines[0].api, "--node-id", "x"}, where...)
+	initArgs := append([]string{"init", "--key-file", filepath.Join(dir, "admin.jwk"), "--node-listen", c.machines[0].api, "--node-advertise", c.machines[0].url, "--node-id", "x"}, where...)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin(t, "scafo"), initArgs...)
@@ -145,7 +146,7 @@ func (c *cluster) healthy(m *machine) error {
 // stateOf is what one machine says of itself.
 func (c *cluster) stateOf(m *machine) (scafo.DaemonState, error) {
 	var s scafo.DaemonState
-	out, errs, err := c.scafo("status", "--json", "--node", "http://"+m.api)
+	out, errs, err := c.scafo("status", "--json", "--node", m.url)
 	if err != nil {
 		return s, fmt.Errorf("%w: %s", err, errs)
 	}
@@ -169,7 +170,7 @@ func (c *cluster) metric(m *machine, series string) (float64, error) {
 // routes is the routing document of one machine.
 func (c *cluster) routes(m *machine) (scafo.FleetRouting, error) {
 	var r scafo.FleetRouting
-	req, err := http.NewRequest(http.MethodGet, "http://"+m.api+"/v1/ingress/routes", nil)
+	req, err := http.NewRequest(http.MethodGet, m.url+"/v1/ingress/routes", nil)
 	if err != nil {
 		return r, err
 	}
@@ -220,7 +221,7 @@ func TestTwoMachinesShareTheWork(t *testing.T) {
 	c := newCluster(t, 2)
 	for i := range 4 {
 		name := fmt.Sprintf("app%d", i)
-		c.must("deploy", worker(t, name, `export default { fetch() { return new Response("`+name+`") } }`), "--node", "http://"+c.machines[i%2].api)
+		c.must("deploy", worker(t, name, `export default { fetch() { return new Response("`+name+`") } }`), "--node", c.machines[i%2].url)
 	}
 	c.must("deploy", c.example("counter"), "--replicas", "2")
 

@@ -40,13 +40,20 @@ func TestAPipelineDeploys(t *testing.T) {
 	job := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 		defer cancel()
-		c := exec.CommandContext(ctx, bin(t, "scafo"), append([]string{"deploy", f.example("hello"), "--node", "http://" + f.api}, args...)...)
+		c := exec.CommandContext(ctx, bin(t, "scafo"), append([]string{"deploy", f.example("hello"), "--node", f.url}, args...)...)
 		c.Env = append(environment(), "SCAFO_PROFILE="+filepath.Join(t.TempDir(), "none.json"),
 			"ACTIONS_ID_TOKEN_REQUEST_URL="+service.URL+"/token?api-version=2", "ACTIONS_ID_TOKEN_REQUEST_TOKEN=of-the-job")
 		var out bytes.Buffer
 		c.Stdout, c.Stderr = &out, &out
 		err := c.Run()
 		return out.String(), err
+	}
+	// The attacks come first: nothing of the job's issuer is known, and no time is lost.
+	target := oidctest.NewTarget(t, "repo:acme/shop:ref:refs/heads/main")
+	f.must("trust", "set", "shop", "--issuer", target.Issuer.URL, "--subject", target.Subject, "--node-state", f.state)
+	target.AttackNode(t, "http://"+f.api, "shop", "blog")
+	if list := f.must("apps", "list", "--json"); !strings.Contains(list, "[]") {
+		t.Errorf("an attack made an application: %s", list)
 	}
 	out, err := job()
 	if err == nil || !strings.Contains(out, "auth-invalid") || !strings.Contains(out, "scafo trust show hello") || !strings.Contains(out, issuer.URL) {
@@ -80,7 +87,7 @@ func TestAPipelineDeploys(t *testing.T) {
 	outputs := filepath.Join(t.TempDir(), "outputs")
 	action.Env = append(environment(), "SCAFO_PROFILE="+filepath.Join(t.TempDir(), "none.json"), "GITHUB_OUTPUT="+outputs,
 		"ACTIONS_ID_TOKEN_REQUEST_URL="+service.URL+"/token?api-version=2", "ACTIONS_ID_TOKEN_REQUEST_TOKEN=of-the-job",
-		"NODES=http://"+f.api, "DIRECTORY="+f.example("hello"), "ARGS=--var GREETING=hi", "AUDIENCE=scafo-node", "SCAFO="+bin(t, "scafo"))
+		"NODES="+f.url, "DIRECTORY="+f.example("hello"), "ARGS=--var GREETING=hi", "AUDIENCE=scafo-node", "SCAFO="+bin(t, "scafo"))
 	if out, err := action.CombinedOutput(); err != nil {
 		t.Errorf("the action: %v\n%s", err, out)
 	}

@@ -51,11 +51,11 @@ entryPoints:
 providers:
   providersThrottleDuration: 100ms
   http:
-    endpoint: "http://%s/v1/ingress/routes/traefik"
+    endpoint: "%s/v1/ingress/routes/traefik"
     headers: {Authorization: "Bearer %s"}
     pollInterval: 300ms
   file: {filename: %q, watch: false}
-`, i.http, i.https, i.https, m.api, clusterIngressToken, filepath.Join(dir, "dynamic.yml"))
+`, i.http, i.https, i.https, m.url, clusterIngressToken, filepath.Join(dir, "dynamic.yml"))
 	var env []string
 	if a != nil {
 		static += fmt.Sprintf(`

@@ -30,7 +30,7 @@ func TestANewcomersWay(t *testing.T) {
 	paralleltest.Beside(t)
 	f := newFleet(t)
 	greeting := f.up.out.String()
-	for _, want := range []string{"scafo " + scafo.Version, "bucket embedded", "workerd 1.2", "API      http://" + f.api, "Workers  http://<name>.localhost:" + strconv.Itoa(f.http)} {
+	for _, want := range []string{"scafo " + scafo.Version, "bucket embedded", "workerd 1.2", "API      " + f.url, "Workers  http://<name>.localhost:" + strconv.Itoa(f.http)} {
 		if !strings.Contains(greeting, want) {
 			t.Errorf("the greeting lacks %q:\n%s", want, greeting)
 		}
@@ -224,11 +224,14 @@ func TestKillNine(t *testing.T) {
 
 	// The node alone: the runtime goes on, and is found again.
 	f.up.kill(t)
-	for pid, cmd := range f.belongs() {
-		if strings.Contains(cmd, "scafo-caddy") {
-			t.Errorf("the ingress outlives `up`: %d", pid)
+	eventually(t, "the ingress ends with `up`", func() error {
+		for pid, cmd := range f.belongs() {
+			if strings.Contains(cmd, "scafo-caddy") {
+				return fmt.Errorf("it is process %d", pid)
+			}
 		}
-	}
+		return nil
+	})
 	if err := syscall.Kill(q.PID, 0); err != nil {
 		t.Fatalf("the runtime ended with the node: %v", err)
 	}

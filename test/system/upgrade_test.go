@@ -103,7 +103,7 @@ func behindIngress(t testing.TB, c *cluster) (stillTalk func(word string)) {
 		},
 	}}
 	t.Cleanup(c.requestClient.CloseIdleConnections)
-	start(t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(t, "scafo-caddy"), "run", "--node", "http://"+c.machines[0].api,
+	start(t, []string{"SCAFO_INGRESS_TOKEN=" + clusterIngressToken}, bin(t, "scafo-caddy"), "run", "--node", c.machines[0].url,
 		"--listen", "127.0.0.1", "--http-port", strconv.Itoa(c.http), "--http-only", "--state", filepath.Join(c.state, "ingress"))
 	for _, application := range []string{"counter", "chat"} {
 		c.must("deploy", c.example(application))
