@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/auth"
@@ -105,6 +106,9 @@ type Deps struct {
 	Node      string // this node's id
 	Version   string // empty takes scafo.Version
 	JSONBytes int64  // api.jsonBytes; 0 takes DefaultJSONBytes
+	// BodyTime bounds how long the body of a request may take to arrive; 0 takes
+	// DefaultBodyTime. That of a deploy is bounded by who takes it in.
+	BodyTime time.Duration
 
 	Verifier     *auth.Verifier
 	Applications Applications
@@ -142,6 +146,9 @@ func New(d Deps) (http.Handler, error) {
 	}
 	if d.JSONBytes <= 0 {
 		d.JSONBytes = DefaultJSONBytes
+	}
+	if d.BodyTime <= 0 {
+		d.BodyTime = DefaultBodyTime
 	}
 	if d.Log == nil {
 		d.Log = slog.Default()
@@ -207,6 +214,7 @@ func (s *server) routes() []route {
 
 // ServeHTTP answers one request. Whatever fails is a problem document.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = s.bounded(w, r)
 	found, params, allowed := s.table.find(r.Method, r.URL.EscapedPath())
 	switch {
 	case found != nil:

@@ -6,10 +6,56 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"time"
 	"unicode/utf8"
 
 	"github.com/scafo/scafo"
 )
+
+// DefaultBodyTime bounds how long the body of a request may take to arrive: 1 MiB, the
+// most that a route other than that of deploys takes, at 35 kB a second.
+const DefaultBodyTime = 30 * time.Second
+
+// bounded is a request whose body has a time by which it must be there, until it was
+// read to its end or whoever reads it sets another one. Without a bound anybody at all
+// could hold a connection for ever: a server waits for a body that was announced also
+// where it has refused the request.
+func (s *server) bounded(w http.ResponseWriter, r *http.Request) *http.Request {
+	if r.ContentLength == 0 {
+		return r
+	}
+	control := http.NewResponseController(w)
+	if control.SetReadDeadline(time.Now().Add(s.BodyTime)) != nil {
+		return r // it is read from no connection
+	}
+	r = r.WithContext(r.Context()) // the server looks at the body of its own request
+	r.Body = &timedBody{ReadCloser: r.Body, control: control}
+	return r
+}
+
+// timedBody is a body with a bound on its reads, which ends with it: a server reads on
+// behind a body to see its caller leave.
+type timedBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// errCut is what a body came to that is not whole.
+func errCut(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return scafo.Wrap(err, scafo.CodeInvalidInput, "the request body did not arrive in time")
+	}
+	return scafo.Wrap(err, scafo.CodeInvalidInput, "the request body ended early")
+}
 
 // readBody reads the body of a control request. One that is larger than the bound
 // is refused as soon as that is known, and the rest of it is not read.
@@ -23,7 +69,7 @@ func (s *server) readBody(c *call) ([]byte, error) {
 		if errors.As(err, &most) {
 			return nil, s.tooLarge(c)
 		}
-		return nil, scafo.Wrap(err, scafo.CodeInvalidInput, "the request body ended early")
+		return nil, errCut(err)
 	}
 	return b, nil
 }
@@ -36,8 +82,11 @@ func (s *server) noBody(c *call) error {
 	}
 	_, err := io.Copy(io.Discard, http.MaxBytesReader(c.w, c.r.Body, s.JSONBytes))
 	var most *http.MaxBytesError
-	if errors.As(err, &most) {
+	switch {
+	case errors.As(err, &most):
 		return s.tooLarge(c)
+	case err != nil:
+		return errCut(err)
 	}
 	return nil
 }

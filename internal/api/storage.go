@@ -100,7 +100,7 @@ func readObjectBody(c *call) ([]byte, error) {
 		if errors.As(err, &most) {
 			return nil, tooLarge()
 		}
-		return nil, scafo.Wrap(err, scafo.CodeInvalidInput, "the request body ended early")
+		return nil, errCut(err)
 	}
 	return b, nil
 }
