@@ -227,8 +227,11 @@ func FuzzChunks(f *testing.F) {
 		if _, err := io.Copy(io.Discard, httputil.NewChunkedReader(b)); err != nil {
 			t.Fatalf("%q: %v", raw[:used], err)
 		}
-		// Trailers, as net/http reads them: up to an empty line.
-		if _, err := textproto.NewReader(b).ReadMIMEHeader(); err != nil && !strings.Contains(err.Error(), "malformed MIME header") {
+		// Trailers, as net/http reads them: up to an empty line. Of one that goes on without
+		// a line before it, which is malformed, it reads no more than it would show.
+		first, _ := b.Peek(1)
+		goesOn := len(first) > 0 && (first[0] == ' ' || first[0] == '\t')
+		if _, err := textproto.NewReader(b).ReadMIMEHeader(); err != nil && !goesOn && !strings.Contains(err.Error(), "malformed MIME header") {
 			t.Fatalf("%q: trailers: %v", raw[:used], err)
 		}
 	})
