@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/scafo/scafo"
 )
@@ -294,5 +295,17 @@ func TestRevocationBound(t *testing.T) {
 		wantProblem(t, f.get("/v1/operators", "tenant"), scafo.CodeAuthInvalid)
 		// Reading the record afresh corrected the cache.
 		wantProblem(t, f.get("/v1/state", "tenant"), scafo.CodeAuthInvalid)
+
+		// Where nothing does, it takes 60 seconds.
+		if w := f.get("/v1/state", "narrow-admin"); w.Code != http.StatusOK {
+			t.Fatal(w.Code, w.Body)
+		}
+		f.must(f.registry.RemoveOperator(t.Context(), "narrow-admin"))
+		time.Sleep(60*time.Second - time.Millisecond)
+		if w := f.get("/v1/state", "narrow-admin"); w.Code != http.StatusOK {
+			t.Fatal("within the minute: ", w.Code, w.Body)
+		}
+		time.Sleep(time.Millisecond)
+		wantProblem(t, f.get("/v1/state", "narrow-admin"), scafo.CodeAuthInvalid)
 	})
 }

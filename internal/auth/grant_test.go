@@ -84,6 +84,9 @@ func TestGrantsAreNeverWider(t *testing.T) {
 		if op.Applications.All() && !p.Scope.All() {
 			t.Fatalf("everything, by %v", p.Scope)
 		}
+		if g.Supersedes != nil && *g.Supersedes != p.ID {
+			t.Fatalf("%s superseded %s", p.ID, *g.Supersedes)
+		}
 		if op.Supersedes != "" && (op.Supersedes != p.ID || op.ID == p.ID) {
 			t.Fatalf("%+v may revoke %s", op, op.Supersedes)
 		}

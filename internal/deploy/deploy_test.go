@@ -268,7 +268,10 @@ func TestIntakeRefuses(t *testing.T) {
 			if c.node != nil {
 				c.node(n)
 			}
-			_, err := n.Accept(t.Context(), Request{Application: "shop", Caller: "op-a", Body: forbidden{t}})
+			// This node does not run: what is not refused would wait for that.
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_, err := n.Accept(ctx, Request{Application: "shop", Caller: "op-a", Body: forbidden{t}})
 			if scafo.CodeOf(err) != c.code {
 				t.Fatalf("%v, want %s", err, c.code)
 			}
