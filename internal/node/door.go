@@ -85,6 +85,9 @@ func newDoor(log *slog.Logger) *door {
 	return &door{log: log, changed: make(chan struct{}), waiting: map[net.Conn]struct{}{}, empty: make(chan struct{})}
 }
 
+// unreadBody is how long the body of a call may take that is refused unread.
+const unreadBody = time.Second
+
 // connKey is where a request's context has its connection.
 type connKey struct{}
 
@@ -154,6 +157,8 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			next.ServeHTTP(w, r)
 			return
 		case away:
+			// A server waits for a body that was announced, although nobody will read it.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadBody))
 			problem.Write(w, r, d.log, scafo.Errorf(scafo.CodeStoreUnavailable, "this node is starting, and waits for the bucket, which does not answer"))
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,4 +117,28 @@ func TestTheDoorOfANodeThatStarts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	newDoor(slog.New(slog.DiscardHandler)).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+}
+
+// A body that does not come holds no connection of a node that waits for its bucket.
+func TestTheDoorWaitsForNoBody(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(nil)
+	d := newDoor(slog.New(slog.DiscardHandler))
+	d.install(s.Config)
+	d.setAway(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(c, "POST /v1/fleet/freeze HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+	answer, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 503 ") {
+		t.Errorf("%q %v", answer, err)
+	}
 }
