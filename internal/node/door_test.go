@@ -56,6 +56,11 @@ func TestTheDoorWaitsForWhoIsIn(t *testing.T) {
 	left := make(chan time.Duration)
 	began := time.Now()
 	go func() { d.leave(bound); left <- time.Since(began) }()
+	for leaving := false; !leaving; time.Sleep(time.Millisecond) {
+		d.mu.Lock()
+		leaving = d.leaving
+		d.mu.Unlock()
+	}
 	fmt.Fprint(late, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	res, err := http.ReadResponse(bufio.NewReader(late), nil)
 	if err != nil {
