@@ -7,7 +7,9 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/scafo/scafo"
@@ -132,6 +134,9 @@ func parseObject(b []byte) (members, error) {
 	if !utf8.Valid(b) {
 		return nil, errors.New("it is not UTF-8")
 	}
+	if halfCharacter(b) {
+		return nil, errors.New("it has an escape that is half a character")
+	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.Join(errNoObject, err)
@@ -162,6 +167,38 @@ func parseObject(b []byte) (members, error) {
 		return nil, errors.New("something follows the object")
 	}
 	return m, nil
+}
+
+// halfCharacter reports whether JSON has an escape of one surrogate without the other:
+// encoding/json would put another character into its place, and say nothing.
+func halfCharacter(b []byte) bool {
+	const escape = len(`\uFFFF`)
+	unit := func(at int) (rune, bool) {
+		if at+escape > len(b) || b[at] != '\\' || b[at+1] != 'u' {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(b[at+2:at+escape]), 16, 16)
+		return rune(n), err == nil
+	}
+	for i := 0; i < len(b); i++ {
+		if b[i] != '\\' {
+			continue
+		}
+		first, ok := unit(i)
+		switch {
+		case !ok:
+			i++ // what is escaped may be a backslash
+		case utf16.IsSurrogate(first):
+			second, ok := unit(i + escape)
+			if !ok || utf16.DecodeRune(first, second) == utf8.RuneError {
+				return true
+			}
+			i += 2*escape - 1
+		default:
+			i += escape - 1
+		}
+	}
+	return false
 }
 
 // text is a value that is a string.

@@ -90,6 +90,7 @@ func TestFreezeReasons(t *testing.T) {
 	}
 	for _, bad := range []string{
 		`null`, `[]`, `"x"`, `1`, ` `, "\n", `{`, `{}{}`, `{"reason":null}`, `{"reason":1}`, `{"reason":["x"]}`, `{"reason":{}}`, `{"reason":"a","reason":"b"}`,
+		`{"reason":"\ud800"}`, `{"reason":"\ud800x"}`, `{"reason":"\ude00\ud83d"}`, `{"reason":"\ud83d\n"}`, `{"reason":"\\\ud800"}`, `{"unknown":"\ud800"}`, `{"\udfff":1}`,
 		quote("two\nlines"), quote("a\rb"), quote("a\x00b"), quote("a\x1bb"), quote("a\x7fb"), quote("a\u0085b"), quote("a\u2028b"), quote("a\u2029b"),
 		quote(strings.Repeat("x", scafo.MaxFreezeReason+1)), quote(strings.Repeat("ü", scafo.MaxFreezeReason+1)),
 	} {
@@ -98,6 +99,7 @@ func TestFreezeReasons(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		``: "", `{}`: "", quote(""): "", quote(" \n\t "): "", quote("\nx\n"): "x", `{"Reason":"other name"}`: "",
+		`{"reason":"\ud83d\ude00"}`: "\U0001f600", `{"reason":"\\ud800"}`: `\ud800`, `{"reason":"\ufffd\u0041"}`: "\ufffdA",
 		quote(strings.Repeat("x", scafo.MaxFreezeReason)): strings.Repeat("x", 200),
 		quote(strings.Repeat("ü", scafo.MaxFreezeReason)): strings.Repeat("ü", 200),
 	} {
