@@ -210,7 +210,7 @@ func (b *bench) moduleKey(version string) string {
 	b.Helper()
 	for _, key := range b.keys(versionPrefix(version)) {
 		name := strings.TrimPrefix(key, versionPrefix(version))
-		if name != "manifest.json" && name != "assets.json" {
+		if name != "manifest.json" && name != "assets.json" && !strings.HasSuffix(name, ".map") {
 			return key
 		}
 	}
