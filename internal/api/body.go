@@ -59,18 +59,26 @@ func errCut(err error) error {
 	return scafo.Wrap(err, scafo.CodeInvalidInput, "the request body ended early")
 }
 
-// readBody reads the body of a control request. One that is larger than the bound
-// is refused as soon as that is known, and the rest of it is not read.
+// readBody reads the body of a control request.
 func (s *server) readBody(c *call) ([]byte, error) {
-	if c.r.ContentLength > s.JSONBytes {
-		return nil, s.tooLarge(c)
+	return c.body(s.JSONBytes, "the request body is larger than api.jsonBytes,")
+}
+
+// body reads the request's body. One of more bytes is refused as soon as that is known,
+// in words that the bound follows, and the rest of it is not read.
+func (c *call) body(most int64, tooLarge string) ([]byte, error) {
+	var b []byte
+	var err error = &http.MaxBytesError{Limit: most}
+	if c.r.ContentLength <= most {
+		b, err = io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, most))
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, s.JSONBytes))
-	if err != nil {
-		var most *http.MaxBytesError
-		if errors.As(err, &most) {
-			return nil, s.tooLarge(c)
-		}
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		// What is left of the body is not worth waiting for.
+		c.w.Header().Set("Connection", "close")
+		return nil, scafo.Errorf(scafo.CodeResourceLimit, "%s %d bytes", tooLarge, most)
+	case err != nil:
 		return nil, errCut(err)
 	}
 	return b, nil
@@ -79,24 +87,8 @@ func (s *server) readBody(c *call) ([]byte, error) {
 // noBody bounds the body of a control request that takes none. What is in it does
 // not matter: many clients send an empty object along.
 func (s *server) noBody(c *call) error {
-	if c.r.ContentLength > s.JSONBytes {
-		return s.tooLarge(c)
-	}
-	_, err := io.Copy(io.Discard, http.MaxBytesReader(c.w, c.r.Body, s.JSONBytes))
-	var most *http.MaxBytesError
-	switch {
-	case errors.As(err, &most):
-		return s.tooLarge(c)
-	case err != nil:
-		return errCut(err)
-	}
-	return nil
-}
-
-func (s *server) tooLarge(c *call) error {
-	// What is left of the body is not worth waiting for.
-	c.w.Header().Set("Connection", "close")
-	return scafo.Errorf(scafo.CodeResourceLimit, "the request body is larger than api.jsonBytes, %d bytes", s.JSONBytes)
+	_, err := s.readBody(c)
+	return err
 }
 
 // readObject reads the body of a control request, which must be one JSON object.

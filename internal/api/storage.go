@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -84,25 +82,9 @@ func (s *server) putObject(ctx context.Context, c *call) (answer, error) {
 	return noContent(), nil
 }
 
-// readObjectBody reads a value. One that is too large is refused as soon as that is
-// known, and the rest of it is not read.
+// readObjectBody reads a value.
 func readObjectBody(c *call) ([]byte, error) {
-	tooLarge := func() error {
-		c.w.Header().Set("Connection", "close")
-		return scafo.Errorf(scafo.CodeResourceLimit, "the value is larger than %d bytes", storage.MaxBody)
-	}
-	if c.r.ContentLength > storage.MaxBody {
-		return nil, tooLarge()
-	}
-	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, storage.MaxBody))
-	if err != nil {
-		var most *http.MaxBytesError
-		if errors.As(err, &most) {
-			return nil, tooLarge()
-		}
-		return nil, errCut(err)
-	}
-	return b, nil
+	return c.body(storage.MaxBody, "the value is larger than")
 }
 
 func (s *server) getObject(ctx context.Context, c *call) (answer, error) {

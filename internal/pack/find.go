@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/scafo/scafo/internal/wrangler"
@@ -105,18 +106,15 @@ func projectsIn(path, dir string) string {
 		if name := d.Name(); strings.HasPrefix(name, ".") || name == "node_modules" || strings.Count(rel, string(filepath.Separator)) >= belowDepth {
 			return fs.SkipDir
 		}
-		for _, name := range []string{redirectFile, configNames[0], configNames[1]} {
-			if _, err := os.Stat(filepath.Join(at, name)); err != nil {
-				continue
-			}
-			if len(found) == belowNamed {
-				more = true
-				return fs.SkipAll
-			}
-			found = append(found, filepath.Join(path, rel))
-			return fs.SkipDir
+		if !isProject(at) {
+			return nil
 		}
-		return nil
+		if len(found) == belowNamed {
+			more = true
+			return fs.SkipAll
+		}
+		found = append(found, filepath.Join(path, rel))
+		return fs.SkipDir
 	})
 	if len(found) == 0 {
 		return ""
@@ -132,17 +130,23 @@ func projectsIn(path, dir string) string {
 func projectAround(path, dir string) string {
 	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
 		path = filepath.Join(path, "..")
-		for _, name := range []string{redirectFile, configNames[0], configNames[1]} {
-			if _, err := os.Stat(filepath.Join(parent, name)); err != nil {
-				continue
-			}
-			if same(path, parent) {
-				parent = path // as the user would say it
-			}
-			return "; the folder around it is one: scafo deploy " + parent
+		if !isProject(parent) {
+			continue
 		}
+		if same(path, parent) {
+			parent = path // as the user would say it
+		}
+		return "; the folder around it is one: scafo deploy " + parent
 	}
 	return ""
+}
+
+// isProject reports whether a folder has what find looks for.
+func isProject(dir string) bool {
+	return slices.ContainsFunc([]string{redirectFile, configNames[0], configNames[1]}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return err == nil
+	})
 }
 
 // same reports whether both lead to one file; through links they may not.

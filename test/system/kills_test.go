@@ -19,11 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/credentials"
-
 	"github.com/scafo/scafo"
-	"github.com/scafo/scafo/internal/bucket/s3"
-	"github.com/scafo/scafo/internal/registry/check"
 )
 
 const (
@@ -309,19 +305,7 @@ func (l *ledger) nothingIsLost(t *testing.T, c *cluster) {
 	if body, err := c.ask("plain"); err != nil || number(t, body) != l.tried+1 {
 		t.Errorf("after one more deploy: %q %v", body, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	b, err := s3.Open(ctx, s3.Config{
-		Bucket: c.store.Bucket, Prefix: "one", Endpoint: c.store.URL, Region: c.store.Region,
-		Credentials: credentials.NewStaticCredentialsProvider(c.store.AccessKey, c.store.SecretKey, ""),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	if wrong, err := check.All(ctx, b); err != nil || len(wrong) > 0 {
-		t.Errorf("the bucket: %q %v", wrong, err)
-	}
+	c.bucketIsSound()
 }
 
 // nothingIsLeft looks for processes, ports and files that nobody has any more.

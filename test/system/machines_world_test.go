@@ -20,10 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/credentials"
-
 	"github.com/scafo/scafo"
-	"github.com/scafo/scafo/internal/bucket/s3"
 	"github.com/scafo/scafo/internal/registry/check"
 )
 
@@ -329,33 +326,33 @@ func (w *world) others(m *machine) (out []string) {
 // home is a machine that runs an application, by what the machines say themselves.
 func (w *world) home(application string) *machine {
 	w.t.Helper()
-	var found *machine
-	eventually(w.t, application+" runs somewhere", func() error {
-		for _, m := range w.machines {
-			if w.dead[m] {
-				continue
-			}
-			s, err := w.stateOf(m)
-			if err != nil {
-				return err
-			}
-			for _, p := range s.Processes {
-				if p.Application == application && p.State == scafo.ProcessReady {
-					found = m
-					return nil
-				}
+	return w.findMachine(application+" runs somewhere", func(m *machine, s scafo.DaemonState) *machine {
+		for _, p := range s.Processes {
+			if p.Application == application && p.State == scafo.ProcessReady {
+				return m
 			}
 		}
-		return errors.New("nowhere")
+		return nil
 	})
-	return found
 }
 
 // coordinator is the machine that has the lease.
 func (w *world) coordinator() *machine {
 	w.t.Helper()
-	var found *machine
-	eventually(w.t, "somebody coordinates", func() error {
+	return w.findMachine("somebody coordinates", func(_ *machine, s scafo.DaemonState) *machine {
+		for _, c := range w.machines {
+			if s.Coordinator != nil && s.Coordinator.Node == c.id && !w.dead[c] {
+				return c
+			}
+		}
+		return nil
+	})
+}
+
+// findMachine waits until one of the machines that live tells of the one that is looked for.
+func (w *world) findMachine(what string, look func(*machine, scafo.DaemonState) *machine) (found *machine) {
+	w.t.Helper()
+	eventually(w.t, what, func() error {
 		for _, m := range w.machines {
 			if w.dead[m] {
 				continue
@@ -364,14 +361,11 @@ func (w *world) coordinator() *machine {
 			if err != nil {
 				return err
 			}
-			for _, c := range w.machines {
-				if s.Coordinator != nil && s.Coordinator.Node == c.id && !w.dead[c] {
-					found = c
-					return nil
-				}
+			if found = look(m, s); found != nil {
+				return nil
 			}
 		}
-		return errors.New("nobody")
+		return errors.New("no machine says so")
 	})
 	return found
 }
@@ -407,20 +401,11 @@ func (w *world) whole() error {
 }
 
 // bucketIsSound checks the whole bucket.
-func (w *world) bucketIsSound() {
-	w.t.Helper()
+func (c *cluster) bucketIsSound() {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	b, err := s3.Open(ctx, s3.Config{
-		Bucket: w.store.Bucket, Prefix: "one", Endpoint: w.store.URL, Region: w.store.Region,
-		Credentials: credentials.NewStaticCredentialsProvider(w.store.AccessKey, w.store.SecretKey, ""),
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer b.Close()
-	wrong, err := check.All(ctx, b)
-	if err != nil || len(wrong) > 0 {
-		w.t.Errorf("the bucket: %q %v", wrong, err)
+	if wrong, err := check.All(ctx, c.bucket()); err != nil || len(wrong) > 0 {
+		c.t.Errorf("the bucket: %q %v", wrong, err)
 	}
 }
