@@ -5,10 +5,8 @@ package supervise
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,23 +15,13 @@ import (
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket/embedded"
-	"github.com/scafo/scafo/internal/bucket/embedded/server"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 	"github.com/scafo/scafo/internal/celld"
 	"github.com/scafo/scafo/internal/workerd/workerdtest"
 )
 
-const storeVariable = "SCAFO_TEST_STORE"
-
-func init() {
-	roles[storeVariable] = func(dir string) {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		if err := server.Serve(ctx, dir, server.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-}
+// The quick suite has the TestMain, which knows no store.
+func init() { embeddedtest.Main() }
 
 // real is a world with a real runtime and a real store.
 type real struct {
@@ -50,23 +38,7 @@ func newReal(t *testing.T) *real {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(r.dir, "store")
-	e, h, err := embedded.Ensure(t.Context(), dir, self, embedded.Options{Args: []string{"-test.run=^$"}, Env: []string{storeVariable + "=" + dir}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.store = e
-	t.Cleanup(func() {
-		ctx, cancel := timeout(patience)
-		defer cancel()
-		if err := h.Kill(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	r.store = embeddedtest.Start(t, filepath.Join(r.dir, "store"))
 	return r
 }
 

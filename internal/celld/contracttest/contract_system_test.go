@@ -3,37 +3,19 @@
 package contracttest_test
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
-	"time"
 
-	"github.com/scafo/scafo/internal/bucket/embedded"
-	"github.com/scafo/scafo/internal/bucket/embedded/server"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 	"github.com/scafo/scafo/internal/celld/contracttest"
 	"github.com/scafo/scafo/internal/workerd/workerdtest"
 )
 
-// The test binary is also the store's process.
-const stateVariable = "SCAFO_TEST_STATE"
-
 func TestMain(m *testing.M) {
-	dir := os.Getenv(stateVariable)
-	if dir == "" {
-		os.Exit(m.Run())
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	if err := server.Serve(ctx, dir, server.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	embeddedtest.Main()
+	os.Exit(m.Run())
 }
 
 // TestContract drives celld-workerd, or the program that CELLD names.
@@ -60,23 +42,6 @@ func program(t *testing.T) contracttest.Program {
 
 func store(t *testing.T) contracttest.Store {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	e, h, err := embedded.Ensure(t.Context(), dir, self, embedded.Options{
-		Args: []string{"-test.run=^$"}, Env: []string{stateVariable + "=" + dir},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := h.Kill(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	e := embeddedtest.Start(t, t.TempDir())
 	return contracttest.Store{URL: e.URL, Bucket: e.Bucket, Region: e.Region, AccessKey: e.AccessKey, SecretKey: e.SecretKey}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/embedded"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 	"github.com/scafo/scafo/internal/registry"
 	"github.com/scafo/scafo/internal/registry/check"
 )
@@ -241,7 +242,7 @@ func TestLinearizable(t *testing.T) {
 	if len(chosen) == 0 {
 		t.Fatalf("there is no subject %q", *only)
 	}
-	e := startStore(t)
+	e := embeddedtest.Start(t, t.TempDir())
 	begun := time.Now()
 	var calls atomic.Int64
 	var group errgroup.Group

@@ -13,6 +13,7 @@ import (
 
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/embedded"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 	"github.com/scafo/scafo/internal/lease"
 	"github.com/scafo/scafo/internal/registry"
 )
@@ -212,7 +213,7 @@ func recordLease(ctx context.Context, e embedded.Endpoint, prefix string, seed u
 // under a fence that another one has passed.
 func TestFencesOfActs(t *testing.T) {
 	t.Parallel()
-	e := startStore(t)
+	e := embeddedtest.Start(t, t.TempDir())
 	begun := time.Now()
 	var mu sync.Mutex
 	acts, fences := 0, map[string]bool{}

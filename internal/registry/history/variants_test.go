@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scafo/scafo/internal/bucket"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 )
 
 // unconditional is a store that knows no conditions.
@@ -79,7 +80,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		spoiltPatience = 5 * time.Second
 		enough         = 100 // histories: who asks for as many has the time for mistakes that show rarely
 	)
-	e := startStore(t)
+	e := embeddedtest.Start(t, t.TempDir())
 	variants := map[string]variant{
 		"unconditional": func(b bucket.Bucket, _ uint64) bucket.Bucket { return unconditional{b} },
 		"trusting":      func(b bucket.Bucket, _ uint64) bucket.Bucket { return trusting{b} },

@@ -8,15 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,7 +22,7 @@ import (
 
 	"github.com/scafo/scafo/internal/bucket"
 	"github.com/scafo/scafo/internal/bucket/embedded"
-	"github.com/scafo/scafo/internal/bucket/embedded/server"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 	"github.com/scafo/scafo/internal/bucket/s3"
 	"github.com/scafo/scafo/internal/workerd/instance"
 	"github.com/scafo/scafo/internal/workerd/layout"
@@ -33,22 +30,11 @@ import (
 	"github.com/scafo/scafo/internal/workerd/workerdtest"
 )
 
-// The test binary is also the store's process, and a parent that is killed.
-const (
-	stateVariable  = "SCAFO_TEST_STATE"
-	parentVariable = "SCAFO_TEST_PARENT"
-)
+// The test binary is also a parent that is killed.
+const parentVariable = "SCAFO_TEST_PARENT"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(stateVariable); dir != "" {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		if err := server.Serve(ctx, dir, server.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	embeddedtest.Main()
 	os.Exit(m.Run())
 }
 
@@ -66,23 +52,9 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	e, h, err := embedded.Ensure(t.Context(), dir, self, embedded.Options{Args: []string{"-test.run=^$"}, Env: []string{stateVariable + "=" + dir}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := h.Kill(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	e := embeddedtest.Start(t, t.TempDir())
 	f := &fleet{endpoint: e, prefix: "fleets/app/uid"}
+	var err error
 	f.bucket, err = s3.Open(t.Context(), s3.Config{
 		Bucket: e.Bucket, Prefix: f.prefix, Endpoint: e.URL, Region: e.Region, PathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(e.AccessKey, e.SecretKey, ""),

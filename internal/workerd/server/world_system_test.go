@@ -16,7 +16,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,29 +24,18 @@ import (
 	"time"
 
 	"github.com/scafo/scafo/internal/bucket/embedded"
-	store "github.com/scafo/scafo/internal/bucket/embedded/server"
+	"github.com/scafo/scafo/internal/bucket/embedded/embeddedtest"
 	"github.com/scafo/scafo/internal/paralleltest"
 	"github.com/scafo/scafo/internal/workerd/workerdtest"
 )
 
-// The test binary is the store's process, too.
-const storeVariable = "SCAFO_TEST_STATE"
-
 func TestMain(m *testing.M) {
-	dir := os.Getenv(storeVariable)
-	if dir == "" {
-		code := paralleltest.Main(m)
-		if programDir != "" {
-			_ = os.RemoveAll(programDir)
-		}
-		os.Exit(code)
+	embeddedtest.Main()
+	code := paralleltest.Main(m)
+	if programDir != "" {
+		_ = os.RemoveAll(programDir)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	if err := store.Serve(ctx, dir, store.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 var programDir string // removed at the end
@@ -82,22 +70,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	e, h, err := embedded.Ensure(t.Context(), dir, self, embedded.Options{Args: []string{"-test.run=^$"}, Env: []string{storeVariable + "=" + dir}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := h.Kill(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	e := embeddedtest.Start(t, t.TempDir())
 	return &bench{T: t, program: p, workerd: workerdtest.Path(t), store: e, gate: newGate(t, e.URL), prefix: "app", dir: t.TempDir()}
 }
 
