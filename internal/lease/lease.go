@@ -45,7 +45,8 @@ type Runner struct {
 	mu    sync.Mutex
 	s     State                     // guarded by mu
 	doc   registry.Doc[scafo.Lease] // the record as State has it; guarded by mu
-	moved chan struct{}             // closed and replaced at each change of s; guarded by mu
+	moved chan struct{}             // closed and replaced when s is another one; guarded by mu
+	was   State                     // s when moved was last replaced; guarded by mu
 	told  holder                    // as it was last signalled; guarded by mu
 	down  bool                      // the last request failed; guarded by mu
 }
@@ -247,8 +248,12 @@ func (r *Runner) observe(e Event) {
 
 // after tells who waits. The caller holds mu.
 func (r *Runner) after(now time.Duration) {
-	close(r.moved)
-	r.moved = make(chan struct{})
+	// Who waits for a change steps once it comes: two of them would wake each other for
+	// ever by steps that change nothing.
+	if r.s != r.was {
+		close(r.moved)
+		r.moved, r.was = make(chan struct{}), r.s
+	}
 	h := holder{held: r.s.Held(now), node: r.s.Lease.Node, fence: r.s.Lease.Fence}
 	if h == r.told {
 		return
