@@ -29,6 +29,10 @@ const (
 	restWithin = 8 * time.Minute
 	// restAtLeast is how long it has to stay so: late requests still arrive.
 	restAtLeast = 5 * time.Minute
+	// exileRest is how long the machines that were removed stay so once nothing goes
+	// wrong any more: a coordinator has to be found first, and what a request that is
+	// late wrote has to be found.
+	exileRest = 4 * time.Minute
 )
 
 // run is a whole run: a fleet, its users, what goes wrong, and the rest after it.
@@ -94,6 +98,7 @@ func (w *world) settle() {
 	if w.violated() != "" {
 		return
 	}
+	w.exile()
 	begun := time.Now()
 	if why := w.comeToRest(restWithin); why != "" {
 		w.violate("%s after the last fault: %s", restWithin, why)
@@ -111,6 +116,24 @@ func (w *world) settle() {
 	if why := w.users.lost(); why != "" {
 		w.violate("%s", why)
 	}
+}
+
+// exile leaves the machines that were removed outside for a while, looks that nothing is
+// left of them there, and admits them.
+func (w *world) exile() {
+	if len(w.model.exiles()) == 0 {
+		return
+	}
+	for begun := time.Now(); time.Since(begun) < exileRest && w.violated() == ""; {
+		w.wait(3 * step)
+		for _, id := range w.ids {
+			w.start(w.machines[id]) // a machine that comes back with its old disk
+		}
+	}
+	if why := w.banished(); why != "" {
+		w.violate("%s after the last fault: %s", exileRest, why)
+	}
+	w.users.readmit()
 }
 
 // comeToRest waits until everything is as it should be, and says what is not when the

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +47,7 @@ type life struct {
 	stopped time.Time // until when it is stopped, as by SIGSTOP
 	up      bool      // its parts run
 	leaves  bool      // it was asked to stop
+	refused bool      // the fleet does not let it join: its machine was removed
 
 	mu     sync.Mutex
 	counts map[string]int // guarded by mu; of the calls, by what they are
@@ -174,6 +177,9 @@ func (l *life) run(ctx context.Context) {
 			break
 		}
 		l.m.w.trace.say(l.name, "cannot join: %v", scafo.CodeOf(err))
+		if errors.Is(err, registry.ErrRemoved) {
+			l.exiled()
+		}
 		if !l.sleep(ctx, again) {
 			return
 		}
@@ -182,6 +188,10 @@ func (l *life) run(ctx context.Context) {
 		l.m.w.violate("%s: %v", l.name, err)
 		return
 	}
+	l.m.w.mu.Lock()
+	l.refused = false
+	l.m.w.mu.Unlock()
+	go l.watchRemoval()
 	l.wg.Go(func() { _ = l.lease.Run(ctx) })     //nolint:errcheck // it ends with the daemon
 	l.wg.Go(func() { _ = l.loop.Run(ctx) })      //nolint:errcheck // it ends with the daemon
 	l.wg.Go(func() { _ = l.deploys.Run(ctx) })   //nolint:errcheck // it ends with the daemon
@@ -189,6 +199,32 @@ func (l *life) run(ctx context.Context) {
 	l.m.w.mu.Lock()
 	l.up = !l.isDead()
 	l.m.w.mu.Unlock()
+}
+
+// exiled ends what runs on a machine that was removed while no daemon ran on it. What
+// its daemon forgot it cannot end.
+func (l *life) exiled() {
+	m := l.m
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	if m.life != l {
+		return
+	}
+	l.refused = true
+	for _, uid := range slices.Sorted(maps.Keys(m.procs)) {
+		if p := m.procs[uid]; !p.forgotten {
+			m.stop(p)
+		}
+	}
+}
+
+// watchRemoval has the daemon drain and end once it hears that its machine was removed.
+func (l *life) watchRemoval() {
+	select {
+	case <-l.loop.Removed():
+		l.m.w.sigterm(l)
+	case <-l.dead:
+	}
 }
 
 // assemble makes the parts and ties them together.

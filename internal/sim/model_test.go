@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/scafo/scafo"
 	"github.com/scafo/scafo/internal/registry"
@@ -31,6 +32,7 @@ type model struct {
 	operators  map[string]bool
 	freeze     bool
 	drained    map[string]bool            // by machine
+	removed    map[string]time.Time       // by machine: since when it is out of the fleet
 	objects    map[string]map[string]bool // by uid: what its runtimes wrote, and is there
 }
 
@@ -38,7 +40,7 @@ func newModel(w *world) *model {
 	return &model{
 		w: w, acquired: map[int64]string{}, apps: map[string]scafo.Application{}, lives: map[string]string{},
 		placements: map[string]scafo.Placement{}, claims: map[string]scafo.Claim{}, deploys: map[string]scafo.Deploy{},
-		stray: map[string]bool{}, unsaid: map[string]*life{}, drained: map[string]bool{}, operators: map[string]bool{}, objects: map[string]map[string]bool{},
+		stray: map[string]bool{}, unsaid: map[string]*life{}, drained: map[string]bool{}, removed: map[string]time.Time{}, operators: map[string]bool{}, objects: map[string]map[string]bool{},
 	}
 }
 
@@ -74,10 +76,7 @@ func (m *model) changed(l *life, key string, before, after []byte) {
 		m.leaseChanged(after)
 	case strings.HasPrefix(key, registry.NodePrefix):
 		if n, there := read[scafo.Node](after); there {
-			delete(m.drained, n.ID)
-			if n.Drain != nil {
-				m.drained[n.ID] = true
-			}
+			m.nodeChanged(n)
 		}
 	case key == registry.FreezeKey:
 		_, m.freeze = read[scafo.Freeze](after)
@@ -96,6 +95,21 @@ func (m *model) changed(l *life, key string, before, after []byte) {
 		m.operatorChanged(key, after)
 	case strings.HasPrefix(key, registry.RuntimesPrefix):
 		m.objectChanged(key, after)
+	}
+}
+
+func (m *model) nodeChanged(now scafo.Node) {
+	delete(m.drained, now.ID)
+	if now.Drain != nil {
+		m.drained[now.ID] = true
+	}
+	_, out := m.removed[now.ID]
+	switch {
+	case now.Removed != nil && !out:
+		m.removed[now.ID] = time.Now()
+	case now.Removed == nil && out:
+		delete(m.removed, now.ID)
+		m.w.users.admitted(now.ID)
 	}
 }
 
@@ -279,6 +293,13 @@ func (m *model) straysLocked(app scafo.Application) bool {
 		}
 	}
 	return false
+}
+
+// exiles are the machines that are out of the fleet, with since when.
+func (m *model) exiles() map[string]time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.removed)
 }
 
 // applications are those that there are, by name.

@@ -30,6 +30,7 @@ type users struct {
 	claimed map[owned]bool  // claims that were answered with success, and not released since
 	trusted map[string]bool // operators that were added, and not removed since
 	frozen  bool            // a freeze was answered with success, and nobody lifted it since
+	removed map[string]bool // nodes whose removal was answered with success, and that nobody admitted since
 	deleted map[string]bool // by uid: the deletion was answered with success
 }
 
@@ -39,7 +40,7 @@ type owned struct{ host, app string }
 func newUsers(w *world) *users {
 	return &users{
 		w: w, stop: make(chan struct{}), deletes: map[string]bool{}, claimed: map[owned]bool{},
-		trusted: map[string]bool{}, deleted: map[string]bool{},
+		trusted: map[string]bool{}, removed: map[string]bool{}, deleted: map[string]bool{},
 	}
 }
 
@@ -65,6 +66,15 @@ func (u *users) revoked(_ *model, id string) {
 	defer u.mu.Unlock()
 	if u.trusted[id] {
 		u.w.violate("operator %s is not trusted any more, and nobody removed it", id)
+	}
+}
+
+// admitted is told of a node that is in the fleet again.
+func (u *users) admitted(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.removed[id] {
+		u.w.violate("node %s is in the fleet again, and nobody admitted it", id)
 	}
 }
 
@@ -343,7 +353,11 @@ func (u *users) operator(d dice, l *life) {
 	ctx, cancel := l.call(callAtMost)
 	defer cancel()
 	id := pick(d, []string{"ann", "ben"})
-	switch d.IntN(6) {
+	switch d.IntN(8) {
+	case 6:
+		u.remove(ctx, d, l)
+	case 7:
+		u.admit(ctx, pick(d, u.w.ids), l)
 	case 0, 1:
 		_, _, err := l.reg.AddOperator(ctx, scafo.Operator{ID: id, PublicKey: publicKey(id), Role: scafo.RoleOperator, Applications: scafo.Scope{"*"}})
 		if u.told(l, err, "trust %s", id) {
@@ -399,6 +413,30 @@ func (u *users) drain(ctx context.Context, d dice, l *life) {
 	u.told(l, err, "undrain %s", id)
 }
 
+// remove takes a machine out of the fleet, unless it is the last one.
+func (u *users) remove(ctx context.Context, d dice, l *life) {
+	id := pick(d, u.w.ids)
+	if out := u.w.model.exiles(); len(out) >= len(u.w.ids)-1 {
+		u.admit(ctx, slices.Min(slices.Collect(maps.Keys(out))), l)
+		return
+	}
+	_, _, err := l.reg.RemoveNode(ctx, id, "root")
+	if !u.told(l, err, "remove node %s", id) {
+		return
+	}
+	u.note(func() { u.removed[id] = true })
+	if _, out := u.w.model.exiles()[id]; !out {
+		u.w.violate("node %s was removed, and is in the fleet", id)
+	}
+}
+
+// admit lets a machine come back.
+func (u *users) admit(ctx context.Context, id string, l *life) {
+	u.note(func() { delete(u.removed, id) })
+	_, _, err := l.reg.AdmitNode(ctx, id)
+	u.told(l, err, "admit node %s", id)
+}
+
 func (u *users) note(f func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -411,22 +449,35 @@ func (u *users) end() {
 	close(u.stop)
 	u.wg.Wait()
 	u.note(func() { u.frozen = false })
-	u.straighten()
 	r := u.w.outside("end")
 	if _, err := r.LiftFreeze(context.Background()); err != nil {
 		u.w.violate("lift the freeze: %v", err)
 	}
 }
 
-// straighten ends the drains that there are, and says whether there were any.
+// readmit admits who was removed, and says whether anybody was.
+func (u *users) readmit() bool {
+	exiles := slices.Sorted(maps.Keys(u.w.model.exiles()))
+	for _, id := range exiles {
+		u.note(func() { delete(u.removed, id) })
+		if _, _, err := u.w.outside("straighten").AdmitNode(context.Background(), id); err != nil {
+			u.w.violate("admit %s: %v", id, err)
+		}
+	}
+	return len(exiles) > 0
+}
+
+// straighten admits who was removed late and ends the drains that there are, and says
+// whether there were any.
 func (u *users) straighten() bool {
+	admitted := u.readmit()
 	drained := u.w.model.drains()
 	for _, id := range drained {
 		if _, _, err := u.w.outside("straighten").UndrainNode(context.Background(), id); err != nil {
 			u.w.violate("undrain %s: %v", id, err)
 		}
 	}
-	return len(drained) > 0
+	return len(drained) > 0 || admitted
 }
 
 // lost says which promise is broken at the end; empty when none is.

@@ -32,6 +32,9 @@ type world struct {
 	everReady map[string]bool     // guarded by mu; addresses of processes that answered health
 	violation string              // guarded by mu; the first one
 
+	fence      int64     // guarded by mu; as tick last saw it held
+	fenceSince time.Time // guarded by mu
+
 	applying sync.Mutex // one write of the store with its checks at a time
 }
 
@@ -165,6 +168,74 @@ func (w *world) tick() {
 		}
 	}
 	w.straying()
+	w.exiles(lives)
+}
+
+// exileWithin is how long a machine that was removed may be named by a placement while
+// somebody coordinates to whom nothing happens: the news of it, and the passes that move
+// what it had.
+const exileWithin = time.Minute
+
+// exiles looks whether anything is placed on machines that were removed.
+func (w *world) exiles(lives []*life) {
+	out := w.model.exiles()
+	if len(out) == 0 || !w.coordinated(lives) {
+		return
+	}
+	apps, placed, stray := w.model.plan()
+	for _, uid := range slices.Sorted(maps.Keys(placed)) {
+		app, there := apps[uid]
+		for _, id := range placed[uid] {
+			if since, gone := out[id]; gone && there && !stray[uid] && servable(app) && time.Since(since) > exileWithin {
+				w.violate("%s is placed on %s, which was removed %s ago", app.Name, id, time.Since(since).Round(time.Second))
+			}
+		}
+	}
+}
+
+// banished says what is left of the machines that were removed; empty when nothing is.
+func (w *world) banished() string {
+	out := w.model.exiles()
+	for _, id := range slices.Sorted(maps.Keys(out)) {
+		for _, l := range w.lives() {
+			doc, _, _ := l.loop.Routing("")
+			for _, r := range doc.Routes {
+				for _, u := range r.Upstreams {
+					if u.Node == id {
+						return fmt.Sprintf("%s routes %s to %s, which was removed", l.name, r.Host, id)
+					}
+				}
+			}
+		}
+		w.mu.Lock()
+		for _, uid := range slices.Sorted(maps.Keys(w.machines[id].procs)) {
+			if p := w.machines[id].procs[uid]; !p.forgotten {
+				defer w.mu.Unlock()
+				return fmt.Sprintf("%s of %s runs on %s, which was removed", uid, p.app, id)
+			}
+		}
+		w.mu.Unlock()
+	}
+	return ""
+}
+
+// coordinated is whether a machine to which nothing happened for a while has held the
+// lease for as long.
+func (w *world) coordinated(lives []*life) bool {
+	now := time.Now()
+	for _, l := range lives {
+		fence, held := l.lease.Held()
+		if !held {
+			continue
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.fence != fence {
+			w.fence, w.fenceSince = fence, now
+		}
+		return now.Sub(w.fenceSince) > exileWithin && now.Sub(l.m.calm) > exileWithin
+	}
+	return false
 }
 
 // strayAtMost is how long a process may run where it is not placed, on a machine to
@@ -179,7 +250,7 @@ func (w *world) straying() {
 	defer w.mu.Unlock()
 	now := time.Now()
 	for _, id := range w.ids {
-		if m := w.machines[id]; m.life == nil || !m.life.up || m.weather != (weather{}) || now.Before(m.life.stopped) {
+		if m := w.machines[id]; m.life == nil || !m.life.up && !m.life.refused || m.weather != (weather{}) || now.Before(m.life.stopped) {
 			m.calm = now
 		}
 	}
@@ -187,7 +258,8 @@ func (w *world) straying() {
 		m := w.machines[id]
 		for _, uid := range slices.Sorted(maps.Keys(m.procs)) {
 			p := m.procs[uid]
-			if !p.alive() || stray[uid] || w.mayRun(id, apps[uid], placed[uid], now) {
+			exiled := m.life != nil && m.life.refused && p.forgotten // nobody is left there who could end it
+			if !p.alive() || stray[uid] || exiled || w.mayRun(id, apps[uid], placed[uid], now) {
 				p.astray = time.Time{}
 				continue
 			}
