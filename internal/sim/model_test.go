@@ -55,13 +55,16 @@ func read[T any](body []byte) (v T, there bool) {
 	return v, true
 }
 
+// followed are the records whose news the nodes have to hear.
+var followed = []string{registry.ApplicationPrefix, registry.PlacementPrefix, registry.NodePrefix}
+
 // changed looks at one write. l is the daemon that sent it, and nil for nobody's.
 func (m *model) changed(l *life, key string, before, after []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.stray, key)
 	delete(m.unsaid, key)
-	if l != nil && (strings.HasPrefix(key, registry.ApplicationPrefix) || strings.HasPrefix(key, registry.PlacementPrefix)) {
+	if l != nil && slices.ContainsFunc(followed, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 		m.unsaid[key] = l
 	}
 	switch {
@@ -300,6 +303,18 @@ func (m *model) exiles() map[string]time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.removed)
+}
+
+// known are those exiles of which the fleet was told.
+func (m *model) known() map[string]time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := maps.Clone(m.removed)
+	maps.DeleteFunc(out, func(id string, _ time.Time) bool {
+		_, unsaid := m.unsaid[registry.NodeKey(id)]
+		return unsaid || m.stray[registry.NodeKey(id)]
+	})
+	return out
 }
 
 // applications are those that there are, by name.

@@ -178,7 +178,7 @@ const exileWithin = time.Minute
 
 // exiles looks whether anything is placed on machines that were removed.
 func (w *world) exiles(lives []*life) {
-	out := w.model.exiles()
+	out := w.model.known()
 	if len(out) == 0 || !w.coordinated(lives) {
 		return
 	}
@@ -195,7 +195,7 @@ func (w *world) exiles(lives []*life) {
 
 // banished says what is left of the machines that were removed; empty when nothing is.
 func (w *world) banished() string {
-	out := w.model.exiles()
+	out := w.model.known()
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		for _, l := range w.lives() {
 			doc, _, _ := l.loop.Routing("")
