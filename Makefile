@@ -83,7 +83,7 @@ $(PLAYWRIGHT):
 ## sim: fleets in virtual time, SEEDS of them, TWICE of them again, and mistakes that they catch
 SEEDS ?= 500
 TWICE ?= 20
-BROKEN_SEEDS ?= 200
+BROKEN_SEEDS ?= 600
 sim:
 	$(GOTEST) -timeout 0 -count 1 -v ./internal/sim -run 'TestFleet|TestTheSameSeedIsTheSameRun' -seeds $(SEEDS) -twice $(TWICE)
 	$(GOTEST) -timeout 0 -count 1 -v -tags broken ./internal/sim -run TestBrokenVariants -broken-seeds $(BROKEN_SEEDS) $(SIMARGS)
