@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,9 @@ func newDoor(log *slog.Logger) *door {
 	return &door{log: log, changed: make(chan struct{}), waiting: map[net.Conn]struct{}{}, empty: make(chan struct{})}
 }
 
+// routesPath is where ingresses follow the routing document, in each of its forms.
+const routesPath = "/v1/ingress/routes"
+
 // unreadBody is how long the body of a call may take that is refused unread.
 const unreadBody = time.Second
 
@@ -159,7 +163,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case away:
 			// A server waits for a body that was announced, although nobody will read it.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadBody))
-			problem.Write(w, r, d.log, scafo.Errorf(scafo.CodeStoreUnavailable, "this node is starting, and waits for the bucket, which does not answer"))
+			problem.Write(w, r, d.log, whileAway(r.URL.Path))
 			return
 		}
 		select {
@@ -168,6 +172,16 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// whileAway refuses a call while a node that starts waits for its bucket. To an ingress it
+// is a node before its first pass (the node API, "Ingress routing").
+func whileAway(path string) error {
+	code := scafo.CodeStoreUnavailable
+	if path == routesPath || strings.HasPrefix(path, routesPath+"/") {
+		code = scafo.CodeDraining
+	}
+	return scafo.Errorf(code, "this node is starting, and waits for the bucket, which does not answer")
 }
 
 // leave waits until every connection that was accepted has brought its request, at

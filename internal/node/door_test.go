@@ -107,6 +107,16 @@ func TestTheDoorOfANodeThatStarts(t *testing.T) {
 	if e, _, ok := problem.Read(w.Body); w.Code != http.StatusServiceUnavailable || !ok || e.Code != scafo.CodeStoreUnavailable {
 		t.Errorf("while the bucket is away: %d %v", w.Code, e)
 	}
+	for path, want := range map[string]scafo.Code{
+		"/v1/ingress/routes": scafo.CodeDraining, "/v1/ingress/routes/traefik": scafo.CodeDraining,
+		"/v1/state": scafo.CodeStoreUnavailable, "/v1/ingress/routesx": scafo.CodeStoreUnavailable,
+	} {
+		w := httptest.NewRecorder()
+		d.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if e, _, ok := problem.Read(w.Body); w.Code != http.StatusServiceUnavailable || !ok || e.Code != want || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s while the bucket is away: %d %v, want %s", path, w.Code, e, want)
+		}
+	}
 	d.setAway(false)
 	go func() { answered <- call().Code }()
 	select {
